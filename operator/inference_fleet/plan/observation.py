@@ -54,7 +54,10 @@ class Claim:
     """`namespace/name` of the policy."""
     accelerator_class: str
     devices: int
+    """All it claims, held or not."""
     priority: int
+    held_devices: int = 0
+    """How many of them its pods occupy already: nobody takes these away, whatever the priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,8 @@ class VariantIdentity:
     """What makes two replicas interchangeable (docs/designs/001-seams.md)."""
 
     model: str
-    model_uid: str
     digest: str
+    """Content digest of the artefact: an InferenceModel made again with the same content changes nothing that runs."""
     weights: str
     method: str
     key_value_cache: str
