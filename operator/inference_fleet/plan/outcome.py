@@ -9,7 +9,8 @@ from decimal import Decimal
 from enum import StrEnum
 
 from inference_fleet.api.conditions import Condition
-from inference_fleet.api.policy import InferencePolicySpec, ModelEntry
+from inference_fleet.api.entries import ModelEntry
+from inference_fleet.api.policy import InferencePolicySpec
 from inference_fleet.engines.config import EngineConfig, MemoryEstimate
 from inference_fleet.plan.observation import ClassView, ModelView, VariantIdentity
 
