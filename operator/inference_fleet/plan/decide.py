@@ -54,7 +54,7 @@ def plan(observation: Observation, memory: Memory, now: datetime) -> tuple[Plan,
     requeues = [s.requeue_after_seconds for s in steps if s.requeue_after_seconds is not None]
     if not requeues and any(p.blueprint.problem is not None or p.step.short_of_devices for p in passes):
         requeues = [RETRY_SECONDS]
-    price, currency = _price(observation, passes)
+    price, currency = _price(observation, steps, passes)
     return (
         Plan(
             variants=tuple(s.desired for s in steps if s.desired is not None) if acting else (),
@@ -165,40 +165,51 @@ def _routes(
 
 
 def _claims(observation: Observation, steps: Sequence[Step]) -> Mapping[str, int]:
-    """Devices claimed once this pass is carried out: what is desired, or what pods still hold if that is more."""
-    after = {v.name: v.desired_replicas for v in observation.variants}
-    devices: dict[str, tuple[str, int]] = {
-        v.name: (v.identity.accelerator_class, v.identity.devices_per_replica)
-        for v in observation.variants
-        if v.identity is not None
-    }
-    for step in steps:
-        for change in step.changes:
-            after[change.variant] = change.after
-        for removal in step.removals:
-            after[removal.variant] = 0
-        if step.desired is not None and step.desired.name not in after:
-            after[step.desired.name] = step.desired.replicas
-            identity = step.desired.identity
-            devices[step.desired.name] = (identity.accelerator_class, identity.devices_per_replica)
-    holding = {v.name: len(v.pods) for v in observation.variants}
+    """Devices of each class claimed once this pass is carried out."""
+    identities = {v.name: v.identity for v in observation.variants}
+    identities.update({step.desired.name: step.desired.identity for step in steps if step.desired is not None})
     claims: dict[str, int] = {}
-    for name, (accelerator, per_replica) in devices.items():
-        replicas = max(after.get(name, 0), holding.get(name, 0))
-        claims[accelerator] = claims.get(accelerator, 0) + replicas * per_replica
-    return {name: count for name, count in sorted(claims.items()) if count}
+    for name, replicas in _replicas_after(observation, steps).items():
+        identity = identities[name]
+        if identity is not None and replicas:
+            held = claims.get(identity.accelerator_class, 0)
+            claims[identity.accelerator_class] = held + replicas * identity.devices_per_replica
+    return dict(sorted(claims.items()))
 
 
-def _price(observation: Observation, passes: Sequence[ModelPass]) -> tuple[Decimal | None, str]:
-    """What the declared replicas cost an hour; None where a price is missing or currencies differ, never a partial sum."""
-    total, currencies = Decimal(0), set()
+def _price(observation: Observation, steps: Sequence[Step], passes: Sequence[ModelPass]) -> tuple[Decimal | None, str]:
+    """What everything costs an hour once this pass is carried out, pods that still drain included.
+
+    None where one price is missing, currencies differ or a model is not placed and not running: never a partial sum.
+    """
+    replicas = _replicas_after(observation, steps)
+    prices = {v.name: v.price_per_hour for v in observation.variants}
     for p in passes:
         wanted = p.blueprint.variant
-        if wanted is None or wanted.price_per_hour is None or wanted.accelerator_class.spec.price is None:
+        if wanted is not None:
+            prices[wanted.name] = wanted.price_per_hour
+        elif not p.variants:
             return None, ""
-        total += wanted.price_per_hour * wanted.replicas
-        currencies.add(wanted.accelerator_class.spec.price.currency)
+    currencies = {c.spec.price.currency for c in observation.classes.values() if c.spec.price is not None}
+    total = Decimal(0)
+    for name, count in replicas.items():
+        price = prices.get(name)
+        if count and price is None:
+            return None, ""
+        total += count * (price or Decimal(0))
     return (total, currencies.pop()) if len(currencies) == 1 else (None, "")
+
+
+def _replicas_after(observation: Observation, steps: Sequence[Step]) -> dict[str, int]:
+    """Replicas of each variant once this pass is carried out: what is desired, or what pods still hold if that is more."""
+    after = {v.name: v.desired_replicas for v in observation.variants}
+    for step in steps:
+        after.update({change.variant: change.after for change in step.changes})
+        after.update({removal.variant: 0 for removal in step.removals})
+        if step.desired is not None:
+            after.setdefault(step.desired.name, step.desired.replicas)
+    holding = {v.name: len(v.pods) for v in observation.variants}
+    return {name: max(count, holding.get(name, 0)) for name, count in after.items()}
 
 
 def _summary(passes: Sequence[ModelPass], price: Decimal | None, currency: str) -> str:

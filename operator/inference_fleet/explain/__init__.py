@@ -1,0 +1,1 @@
+"""For people: what the operator would do, what it did, and why."""
