@@ -143,7 +143,9 @@ def compile_one(binary: Binary) -> None:
             source, made = Path(work), Path(work) / binary.package.rsplit("/", 1)[1]
             environment["GOBIN"] = work
             command = ["go", "install", f"{binary.package}@{binary.version}"]
-        done = subprocess.run(["nice", "-n", "10", *command], cwd=source, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            ["nice", "-n", "10", *command], cwd=source, env=environment, capture_output=True, text=True
+        )
         if done.returncode != 0:
             raise Failure(f"{binary.name} does not build:\n{done.stderr[-4000:]}")
         stamp(binary).unlink(missing_ok=True)

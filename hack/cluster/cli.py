@@ -39,7 +39,9 @@ def arguments() -> argparse.ArgumentParser:
 
     commands.add_parser("down", parents=[common], help="end the cluster and remove everything it wrote")
 
-    inside = commands.add_parser("in", parents=[common], help="run a command in the cluster's network, kubectl configured")
+    inside = commands.add_parser(
+        "in", parents=[common], help="run a command in the cluster's network, kubectl configured"
+    )
     inside.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD…")
 
     load = commands.add_parser("load-image", parents=[common], help="give the node images from docker-archives")

@@ -36,7 +36,9 @@ class Kind:
 
     def kind(self, *words: str | Path) -> str:
         command = ["kind", *map(str, words)]
-        done = subprocess.run(command, env=self.environment(), stdout=subprocess.PIPE, text=True)  # its progress is shown
+        done = subprocess.run(
+            command, env=self.environment(), stdout=subprocess.PIPE, text=True
+        )  # its progress is shown
         if done.returncode != 0:
             raise Failure(f"failed: {' '.join(command)}")
         return done.stdout

@@ -46,9 +46,7 @@ class Kwok:
         return {**os.environ, "PATH": path, **own}
 
     def run(self, *words: str | Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            list(map(str, words)), input=text, env=self.environment(), capture_output=True, text=True
-        )
+        return subprocess.run(list(map(str, words)), input=text, env=self.environment(), capture_output=True, text=True)
 
     def kwokctl(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         return self.run(cache.binaries() / "kwokctl", "--name", self.name, *words)
@@ -82,7 +80,9 @@ class Kwok:
         )  # fmt: skip
         if done.returncode != 0:
             raise Failure(f"kwokctl did not create the cluster:\n{done.stderr[-3000:]}")
-        say(f"cluster '{self.name}' (kwok) is up after {time.monotonic() - started:.1f} s; KUBECONFIG={self.kubeconfig}")
+        say(
+            f"cluster '{self.name}' (kwok) is up after {time.monotonic() - started:.1f} s; KUBECONFIG={self.kubeconfig}"
+        )
 
     def down(self) -> None:
         with cache.locked(f"kwok-{self.name}"):

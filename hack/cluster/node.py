@@ -97,7 +97,9 @@ class Node:
     def write_pki(self) -> None:
         authority = Authority(self.layout.pki)
         authority.service_account_keys()
-        service = ",".join(f"DNS:kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
+        service = ",".join(
+            f"DNS:kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local")
+        )
         authority.certificate(
             "server", "/CN=kube-apiserver", f"IP:{ADDRESS},IP:127.0.0.1,IP:10.96.0.1,DNS:localhost,{service}"
         )
@@ -186,10 +188,14 @@ class Node:
             return list(map(str, words))
         init = self.init_pid()
         if init is None:
-            raise Failure(f"cluster '{self.name}' is not up: hack/cluster/cluster up --provider node --name {self.name}")
+            raise Failure(
+                f"cluster '{self.name}' is not up: hack/cluster/cluster up --provider node --name {self.name}"
+            )
         enter = ["nsenter", "-t", str(init), *NAMESPACES, f"--wdns={Path.cwd()}", "--"]
-        # The command ends when nsenter does: nsenter waits outside the process namespace and can be killed alone.
-        return [*enter, "setpriv", "--pdeathsig", "TERM", "--", *map(str, words)]
+        # nsenter waits outside for the command inside. Either way an end is an end for both: nsenter goes with this
+        # process, and the command with nsenter.
+        outer, inner = ["setpriv", "--pdeathsig", "KILL", "--"], ["setpriv", "--pdeathsig", "TERM", "--"]
+        return [*outer, *enter, *inner, *map(str, words)]
 
     def run(
         self, *words: str | Path, text: str | None = None, environment: Mapping[str, str] | None = None

@@ -89,7 +89,9 @@ def prepare_network() -> None:
     # A connection to a Service's address needs some route before it is rewritten; this one leads nowhere.
     run("ip", "route", "add", "default", "dev", "node0")
     run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-    run("sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1", check=False)  # absent where the bridge is built otherwise
+    run(
+        "sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=1", check=False
+    )  # absent where the bridge is built otherwise
 
 
 def prepare_cgroups(layout: NodeLayout) -> None:
@@ -145,7 +147,9 @@ def start_node(init: Init) -> None:
     )  # fmt: skip
     init.start("kube-proxy", "--config", str(layout.conf("kube-proxy.yaml")))
     apply = ["kubectl", "apply", "-f"]
-    wait("the cluster's own objects", lambda: run(*apply, layout.conf("bootstrap.yaml"), check=False).returncode == 0, 30)
+    wait(
+        "the cluster's own objects", lambda: run(*apply, layout.conf("bootstrap.yaml"), check=False).returncode == 0, 30
+    )
     volumes = layout.conf("volumes.json")
     volumes.write_text(layout.volume_manifests(VOLUMES))
     run(*apply, volumes)

@@ -62,7 +62,9 @@ class NodeLayout:
         root = Path("/sys/fs/cgroup")
         if (root / "cgroup.controllers").exists():
             return [root / self.node]
-        return [hierarchy / self.node for hierarchy in root.iterdir() if hierarchy.is_dir() and not hierarchy.is_symlink()]
+        return [
+            hierarchy / self.node for hierarchy in root.iterdir() if hierarchy.is_dir() and not hierarchy.is_symlink()
+        ]
 
     def write_configuration(self) -> None:
         """Fills the templates of `conf/node/` in."""
@@ -82,18 +84,22 @@ class NodeLayout:
         for number in range(count):
             folder = self.volumes / f"{number:02}"
             folder.mkdir(parents=True, exist_ok=True)
-            affinity = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [self.node]}]}
-            documents.append({
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": f"local-{number:02}"},
-                "spec": {
-                    "capacity": {"storage": "50Gi"},
-                    "accessModes": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"],
-                    "persistentVolumeReclaimPolicy": "Retain",
-                    "storageClassName": "standard",
-                    "local": {"path": str(folder)},
-                    "nodeAffinity": {"required": {"nodeSelectorTerms": [affinity]}},
-                },
-            })
+            affinity = {
+                "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [self.node]}]
+            }
+            documents.append(
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolume",
+                    "metadata": {"name": f"local-{number:02}"},
+                    "spec": {
+                        "capacity": {"storage": "50Gi"},
+                        "accessModes": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"],
+                        "persistentVolumeReclaimPolicy": "Retain",
+                        "storageClassName": "standard",
+                        "local": {"path": str(folder)},
+                        "nodeAffinity": {"required": {"nodeSelectorTerms": [affinity]}},
+                    },
+                }
+            )
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import stat
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -47,7 +46,7 @@ def write_layer(tree: Path, target: Path) -> str:
                 entry.type = tarfile.DIRTYPE
                 tar.addfile(entry)
             elif stat.S_ISLNK(facts.st_mode):
-                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, os.readlink(path), 0o777
+                entry.type, entry.linkname, entry.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
                 tar.addfile(entry)
             elif stat.S_ISREG(facts.st_mode):
                 identity = (facts.st_dev, facts.st_ino)

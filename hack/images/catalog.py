@@ -66,7 +66,7 @@ def fill_operator(tree: Path) -> None:
     shutil.copytree(SOURCE, packages / "inference_fleet", ignore=shutil.ignore_patterns("__pycache__"))
     found = re.search(r'^__version__ = "(.+)"', (SOURCE / "__init__.py").read_text(), re.MULTILINE)
     if found is None:
-        raise Failure(f"{SOURCE}/__init__.py has no line __version__ = \"…\"")
+        raise Failure(f'{SOURCE}/__init__.py has no line __version__ = "…"')
     facts = packages / f"inference_fleet-{found[1]}.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: inference-fleet\nVersion: {found[1]}\n")
@@ -168,7 +168,9 @@ def models_image(extra: Path | None = None) -> Image:
                 shutil.copy(file, tree / "models")
             write_sums(tree / "models")
 
-        layers.append(Layer("models-extra", key_of("1", *(f"{file.name} {sha256(file)}" for file in files)), fill_extra))
+        layers.append(
+            Layer("models-extra", key_of("1", *(f"{file.name} {sha256(file)}" for file in files)), fill_extra)
+        )
     settings = Settings(
         entrypoint=("/app/serve",), command=("--root", "/models", "--port", "8080"), environment=PYTHON_ENVIRONMENT
     )

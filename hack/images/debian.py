@@ -56,7 +56,7 @@ def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)  # documentation folders may be links to one another
 
 
 def compile_in(base: Path, packages: Path, where: str) -> None:

@@ -106,7 +106,9 @@ class Image:
 
     def archive(self) -> Path:
         """The image as a docker-archive, packed only if a layer or the settings have changed."""
-        target = folder("archives") / (self.name.removeprefix("localhost/").replace(":", "-").replace("/", "-") + ".tar")
+        target = folder("archives") / (
+            self.name.removeprefix("localhost/").replace(":", "-").replace("/", "-") + ".tar"
+        )
         packed = [layer.packed() for layer in self.layers]
         config = image_config([digest for digest, _ in packed], self.settings, ARCHITECTURE)
         identity = json.dumps([self.name, hashlib.sha256(config).hexdigest()])

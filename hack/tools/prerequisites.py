@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 from hack.tools.progress import Failure, say
 
@@ -37,7 +38,7 @@ OTHERWISE = {
 def present(program: str) -> bool:
     # System programs live in sbin, which is not on the PATH of every user.
     path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-    return os.path.exists(program) if program.startswith("/") else shutil.which(program, path=path) is not None
+    return Path(program).exists() if program.startswith("/") else shutil.which(program, path=path) is not None
 
 
 def need(*programs: str) -> None:
