@@ -129,7 +129,7 @@ class AcceleratorClassSpec(ApiModel):
     memory: Quantity
     """Usable memory of one device as its driver reports it, such as `75Gi`. CPU class: what one device's weights and KV cache may
     use; at most requestsPerDevice.memory."""
-    capabilities: Annotated[tuple[Capability, ...], Unique(), Field(max_length=16)] = ()
+    capabilities: Annotated[tuple[Capability, ...], Field(max_length=16), Unique()] = ()
     """What quantization may rely on."""
     requests_per_device: DeviceRequests | None = None
     """CPU and memory that a pod requests for each device it holds."""
@@ -166,6 +166,18 @@ class AcceleratorClassSpec(ApiModel):
             ),
             field="requestsPerDevice",
         ),
+        Rule(
+            cel="has(self.resourceName) || !has(self.requestsPerDevice) || !has(self.requestsPerDevice.memory)"
+            " || quantity(string(self.memory)).compareTo(quantity(string(self.requestsPerDevice.memory))) <= 0",
+            message="memory of a CPU class (without resourceName) must be at most requestsPerDevice.memory",
+            holds=lambda self: (
+                self.resource_name is not None
+                or self.requests_per_device is None
+                or self.requests_per_device.memory is None
+                or self.memory.bytes <= self.requests_per_device.memory.bytes
+            ),
+            field="memory",
+        ),
     )
 
 
@@ -187,7 +199,7 @@ class AcceleratorClassStatus(StatusModel):
     """The metadata.generation that this status speaks of."""
     devices: DeviceCounts | None = None
     """Devices, as last seen."""
-    conditions: Annotated[tuple[Condition, ...], ByName("type"), Field(max_length=16)] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), ByName("type")] = ()
     """Ready and PriceCurrent."""
 
 

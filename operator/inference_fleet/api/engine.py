@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from inference_fleet.api import arguments
 from inference_fleet.api.base import ApiModel, NameReference, Rule, Whole
 
 
@@ -110,6 +111,15 @@ class Quantization(ApiModel):
     )
 
 
+def _leaves_alone(engine: EngineType, flags: arguments.Reserved) -> Rule:
+    return Rule(
+        cel=f"self.type != '{engine}' || {flags.cel}",
+        message=flags.message,
+        holds=lambda self: self.type is not engine or not flags.found(self.extra_arguments),
+        field="extraArguments",
+    )
+
+
 class Engine(ApiModel):
     """The inference server."""
 
@@ -122,7 +132,10 @@ class Engine(ApiModel):
     extra_arguments: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=32)] = ()
     """Further arguments, after ours. They cannot set what the operator renders."""
 
-    rules: ClassVar[tuple[Rule, ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *(_leaves_alone(EngineType.VLLM, flags) for flags in arguments.VLLM),
+        *(_leaves_alone(EngineType.LLAMA_CPP, flags) for flags in arguments.LLAMA_CPP),
+    )
 
 
 class Batching(ApiModel):

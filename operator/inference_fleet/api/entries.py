@@ -63,11 +63,11 @@ class ModelEntry(ApiModel):
 
     name: ItemName
     """Name of the model in this policy; clients may ask for it by this name."""
-    served_names: Annotated[tuple[ServedName, ...], Unique(), Field(max_length=8)] = ()
+    served_names: Annotated[tuple[ServedName, ...], Field(max_length=8), Unique()] = ()
     """Further names that clients may put into `model`."""
     engine: Engine
     """The inference server."""
-    builds: Annotated[tuple[Build, ...], ByName(), Field(min_length=1, max_length=8)]
+    builds: Annotated[tuple[Build, ...], Field(min_length=1, max_length=8), ByName()]
     """The artefact that serves this model. Exactly one in this version."""
     context_tokens: Annotated[Whole, Field(ge=256, le=2097152)]
     """Longest sequence, prompt and output together."""
@@ -75,7 +75,7 @@ class ModelEntry(ApiModel):
     """How many sequences a replica works on at once."""
     speculation: Speculation | None = None
     """Guess tokens ahead. Absent: off."""
-    accelerators: Annotated[tuple[AcceleratorChoice, ...], ByName(), Field(min_length=1, max_length=8)]
+    accelerators: Annotated[tuple[AcceleratorChoice, ...], Field(min_length=1, max_length=8), ByName()]
     """Alternatives, in order of preference."""
     replicas: Replicas = Replicas()
     """How many replicas."""

@@ -276,7 +276,7 @@ class ResolvedArtifact(StatusModel):
     """Format of the weight files."""
     weight_bytes: Positive
     """Bytes of all weight files together."""
-    files: Annotated[tuple[ResolvedFile, ...], ByName("path"), Field(max_length=64)] = ()
+    files: Annotated[tuple[ResolvedFile, ...], Field(max_length=64), ByName("path")] = ()
     """What is staged."""
 
 
@@ -289,7 +289,7 @@ class InferenceModelStatus(StatusModel):
     """What the source stood for when it was inspected. Renderers use only this."""
     facts: ModelFacts | None = None
     """What was found in the headers."""
-    conditions: Annotated[tuple[Condition, ...], ByName("type"), Field(max_length=16)] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), ByName("type")] = ()
     """Ready and Inspected."""
 
 

@@ -37,5 +37,5 @@ class SLO(ApiModel):
 
     window_seconds: Annotated[Whole, Field(ge=60, le=3600)] = 300
     """Requests of this many last seconds are looked at."""
-    objectives: Annotated[tuple[Objective, ...], ByName(), Field(min_length=1, max_length=8)]
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=8), ByName()]
     """All must hold."""

@@ -106,7 +106,7 @@ class InferencePolicySpec(ApiModel):
     """Apply: decide and do. Plan: decide, price and explain in status; change nothing."""
     priority: Annotated[Whole, Field(ge=-1000, le=1000)] = 0
     """Who gets scarce devices: higher first."""
-    models: Annotated[tuple[ModelEntry, ...], ByName(), Field(min_length=1, max_length=16)]
+    models: Annotated[tuple[ModelEntry, ...], Field(min_length=1, max_length=16), ByName()]
     """The models that are served. A request for the policy's own name goes to the first."""
     slo: SLO | None = None
     """Latency that must hold. Absent: none is judged."""
@@ -161,9 +161,8 @@ class InferencePolicy(ApiModel):
             ),
         ),
         Rule(
-            cel="self.spec.models.filter(model, model.name == self.metadata.name"
-            " || (has(model.servedNames) && self.metadata.name in model.servedNames))"
-            ".all(model, model.name == self.spec.models[0].name)",
+            cel="self.spec.models.all(model, model.name == self.spec.models[0].name || (model.name != self.metadata.name"
+            " && (!has(model.servedNames) || !(self.metadata.name in model.servedNames))))",
             message="the policy's own name goes to its first model: no other model may be called so",
             holds=_own_name_is_the_default,
         ),

@@ -157,15 +157,15 @@ class InferencePolicyStatus(StatusModel):
     """URL of the gateway inside the cluster."""
     replicas: Annotated[str, Field(max_length=32)] | None = None
     """Engine replicas of all models, ready/desired, such as `2/3`."""
-    models: Annotated[tuple[ModelReport, ...], ByName(), first(16), Field(max_length=16)] = ()
+    models: Annotated[tuple[ModelReport, ...], Field(max_length=16), ByName(), first(16)] = ()
     """One row for each model."""
-    variants: Annotated[tuple[VariantReport, ...], ByName(), first(128), Field(max_length=128)] = ()
+    variants: Annotated[tuple[VariantReport, ...], Field(max_length=128), ByName(), first(128)] = ()
     """One row for each variant, old ones that are being replaced included."""
-    objectives: Annotated[tuple[ObjectiveReport, ...], ByName(), first(8), Field(max_length=8)] = ()
+    objectives: Annotated[tuple[ObjectiveReport, ...], Field(max_length=8), ByName(), first(8)] = ()
     """One row for each objective."""
     cost: CostReport | None = None
     """What it costs now; absent where a price is unknown."""
     plan: PlanReport | None = None
     """What the last pass decided."""
-    conditions: Annotated[tuple[Condition, ...], ByName("type"), Field(max_length=16)] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), ByName("type")] = ()
     """See the reference of conditions."""

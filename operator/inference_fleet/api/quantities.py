@@ -9,24 +9,32 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
-DECIMAL = {"m": Decimal("0.001"), "": Decimal(1), "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
-           "T": Decimal(10**12), "P": Decimal(10**15)}  # fmt: skip
 GIB = 2**30
+MESSAGE = "must be a quantity above zero, such as 75Gi, 1500M, 500m or 4"
 
-_QUANTITY = re.compile(r"^([0-9]{1,18}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")
+_FACTORS = {
+    "": Decimal(1),
+    **{suffix: Decimal(1000) ** (index - 3) for index, suffix in enumerate(("n", "u", "m"))},
+    **{suffix: Decimal(1000) ** index for index, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{suffix: Decimal(1024) ** index for index, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+}
+_QUANTITY = re.compile(
+    r"^(?P<number>[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+))((?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?[0-9]{1,3}))?$"
+)
 
 
 def parse(text: str) -> Decimal:
-    """The exact value of a quantity such as `75Gi`, `1.5G`, `500m` or `4`.
+    """The exact value of a quantity such as `75Gi`, `1.5G`, `500m`, `4` or `2e9`, as Kubernetes reads it.
 
-    Raises ValueError for anything else: a sign, an exponent, a space, an unknown suffix.
+    Raises ValueError for anything else.
     """
     match = _QUANTITY.match(text)
-    if match is None:
+    if match is None or len(text) > 32:
         raise ValueError(f"{text!r} is not a quantity such as 75Gi, 1500M, 500m or 4")
-    number, suffix = Decimal(match[1]), match[2] or ""
-    return number * BINARY[suffix] if suffix in BINARY else number * DECIMAL[suffix]
+    number = Decimal(match["number"])
+    if match["exponent"] is not None:
+        return number.scaleb(int(match["exponent"]))
+    return number * _FACTORS[match["suffix"] or ""]
 
 
 def parse_bytes(text: str) -> int:
@@ -73,22 +81,26 @@ class Quantity(str):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Int-or-string, as every Kubernetes quantity; the pattern speaks of the string, the minimum of the number."""
+        """Int-or-string, as every Kubernetes quantity, with a rule in place of a pattern: its message can be read."""
         return {
             "x-kubernetes-int-or-string": True,
-            "pattern": r"^([0-9]{1,18}(\.[0-9]{1,9})?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
-            "minimum": 1,
             "maxLength": 32,
+            "x-kubernetes-validations": [
+                {
+                    "rule": "isQuantity(string(self)) && quantity(string(self)).isGreaterThan(quantity('0'))",
+                    "message": MESSAGE,
+                }
+            ],
         }
 
     @classmethod
     def _read(cls, value: Any) -> Quantity:
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise PydanticCustomError("quantity", "must be a quantity such as 75Gi, 1500M, 500m or 4")
+            raise PydanticCustomError("quantity", MESSAGE)
         try:
-            amount = parse(str(value))
+            positive = parse(str(value)) > 0
         except ValueError:
-            raise PydanticCustomError("quantity", "must be a quantity such as 75Gi, 1500M, 500m or 4") from None
-        if amount <= 0:
-            raise PydanticCustomError("quantity", "must be more than zero")
+            positive = False
+        if not positive:
+            raise PydanticCustomError("quantity", MESSAGE)
         return cls(value)

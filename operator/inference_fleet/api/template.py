@@ -73,9 +73,9 @@ class PodSpecFragment(Fragment):
     """Must not be true."""
     host_ipc: Annotated[bool | None, Field(alias="hostIPC")] = None
     """Must not be true."""
-    containers: Annotated[tuple[ContainerFragment, ...], ByName(), Field(max_length=16)] | None = None
+    containers: Annotated[tuple[ContainerFragment, ...], Field(max_length=16), ByName()] | None = None
     """Merged by name."""
-    init_containers: Annotated[tuple[ContainerFragment, ...], ByName(), Field(max_length=16)] | None = None
+    init_containers: Annotated[tuple[ContainerFragment, ...], Field(max_length=16), ByName()] | None = None
     """Merged by name."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
