@@ -53,6 +53,18 @@ class EngineConfig:
     cpu_cores: int | None
     """Whole cores requested for the replica, None on accelerators where nothing is requested."""
     extra_arguments: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] | None = None
+    """What the accelerator class declares that its hardware can do, such as FP8. None: not known, so not checked."""
+
+    @property
+    def slots_context_tokens(self) -> int:
+        """Tokens of all sequences together at full context."""
+        return self.context_tokens * self.max_sequences
+
+    @property
+    def device_bytes(self) -> int:
+        """Usable bytes of one device."""
+        return self.memory_bytes // self.devices
 
 
 @dataclass(frozen=True, slots=True)
