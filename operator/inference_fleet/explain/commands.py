@@ -47,6 +47,7 @@ def add_commands(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 def run_plan(args: argparse.Namespace) -> int:
     """Plans every policy in the files and prints the outcome."""
+    from inference_fleet.api.policy import Mode
     from inference_fleet.engines import base as engines
     from inference_fleet.explain import files, offline, text
     from inference_fleet.plan.decide import plan
@@ -67,12 +68,9 @@ def run_plan(args: argparse.Namespace) -> int:
     complete = True
     for policy in declared.policies:
         observation = offline.observe(policy, declared, settings, devices)
-        # What would be applied is asked for whatever the mode says.
-        assert observation.policy.spec is not None
-        applying = observation.policy.spec.model_copy(update={"mode": "Apply"})
-        observation = replace(
-            observation, policy=replace(observation.policy, spec=type(applying).model_validate(applying.to_dict()))
-        )
+        # What would be applied is asked for, whatever the mode says.
+        applying = policy.spec.model_copy(update={"mode": Mode.APPLY})
+        observation = replace(observation, policy=replace(observation.policy, spec=applying))
         outcome, _ = plan(observation, Memory(), datetime.now(UTC))
         complete &= len({v.model.name for v in outcome.variants}) == len(policy.spec.models)
         if args.output == "json":

@@ -87,7 +87,19 @@ def draw(observation: Observation, entry: ModelEntry, stock: Stock) -> Blueprint
                 problem = _out_of_stock(entry, choice, view, running, name, stock)
                 if problem is None:
                     variant = _variant(
-                        observation, entry, build, choice, view, target, draft, config, memory, name, identity, stock
+                        observation,
+                        entry,
+                        build,
+                        choice,
+                        view,
+                        target,
+                        draft,
+                        engine,
+                        config,
+                        memory,
+                        name,
+                        identity,
+                        stock,
                     )
                     return Blueprint(
                         entry, variant, None, tuple(rejected), memory, *_why(choice, entry, running, rejected)
@@ -224,6 +236,7 @@ def _configuration(
         memory_bytes=view.spec.memory.bytes * devices,
         cpu_cores=max(1, int(cores)) if cores is not None else None,
         extra_arguments=tuple(entry.engine.extra_arguments),
+        capabilities=tuple(c.value for c in view.spec.capabilities),
     )
 
 
@@ -265,6 +278,7 @@ def _variant(
     view: ClassView,
     target: ModelView,
     draft: ModelView | None,
+    engine: engines.Engine,
     config: EngineConfig,
     memory: MemoryEstimate,
     name: str,
@@ -277,7 +291,7 @@ def _variant(
     kept = existing is not None and not upgrade
     revision = existing.render_revision if kept and existing is not None else settings.render_revision
     image = existing.sidecar_image if kept and existing is not None else settings.image
-    default_image = settings.llama_cpp_image if config.engine == "LlamaCpp" else settings.vllm_image
+    installed = settings.llama_cpp_image if config.engine == "LlamaCpp" else settings.vllm_image
     price = view.spec.price
     return DesiredVariant(
         name=name,
@@ -286,7 +300,7 @@ def _variant(
         build=build.name,
         accelerator=choice.name,
         engine=config,
-        engine_image=entry.engine.image or default_image,
+        engine_image=entry.engine.image or installed or engine.image(config),
         target=target,
         draft=draft,
         accelerator_class=replace(view, claims=()),

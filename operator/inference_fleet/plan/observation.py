@@ -205,11 +205,17 @@ class OperatorSettings:
     image: str
     """The project's own image: gateway, draft sidecar, staging and inspection."""
     llama_cpp_image: str
+    """Image where a policy names none; empty: the official one of the version."""
     vllm_image: str
+    """The same for vLLM."""
     render_revision: int
     """The newest revision that this operator renders."""
     stock_known: bool = True
     """False in a namespaced install without the read-only ClusterRole for nodes."""
+    gateway_cluster_role: str = "inference-fleet-gateway"
+    """ClusterRole that a gateway's ServiceAccount is bound to, in its own namespace."""
+    hub_endpoint: str = ""
+    """Address of the Hugging Face hub or a mirror of it, for pods that inspect or stage; empty: the public one."""
 
 
 @dataclass(frozen=True, slots=True)
