@@ -1,4 +1,4 @@
-"""Conditions: the type that every resource's status carries. What each one means is in `condition_types` and `reasons`."""
+"""Conditions: the type that every resource's status carries. What each means is in `condition_types`, why in `reasons`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class ConditionType(StrEnum):
     WORKLOAD_AVAILABLE = "WorkloadAvailable"
     UP_TO_DATE = "UpToDate"
     GATEWAY_AVAILABLE = "GatewayAvailable"
+    SCALING_ACTIVE = "ScalingActive"
     METRICS_FRESH = "MetricsFresh"
     LATENCY_SLO_MET = "LatencySLOMet"
     SPECULATION_EFFECTIVE = "SpeculationEffective"
