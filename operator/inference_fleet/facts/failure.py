@@ -24,6 +24,7 @@ class Reason(StrEnum):
     UNSUPPORTED = "Unsupported"
     MALFORMED = "Malformed"
     NO_SPACE = "NoSpace"
+    NOT_WRITABLE = "NotWritable"
     VOCABULARY_MISMATCH = "VocabularyMismatch"
 
 

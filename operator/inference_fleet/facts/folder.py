@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from inference_fleet.facts.hub import Hub, ListedFile
 MAX_FOLDER_FILES = 20_000
 SAMPLE_BYTES = 2**20
 
-_SPLIT = re.compile(r"^(.*)-([0-9]{5})-of-([0-9]{5})\.gguf$")
 _CONFIGURATION = (".json", ".model", ".txt", ".jinja", ".tiktoken")
 
 
@@ -95,15 +93,6 @@ def local_folder(root: Path, name: str) -> LocalFolder:
                     Reason.UNSUPPORTED, f"{name} holds more than {MAX_FOLDER_FILES} files", "Name the model's folder"
                 )
     return LocalFolder(root, name, found)
-
-
-def split_parts(path: str) -> tuple[str, ...]:
-    """All parts of a split GGUF by the name of any (`…-00001-of-00003.gguf`); of a whole file just that one."""
-    match = _SPLIT.match(path)
-    if match is None:
-        return (path,)
-    count = int(match[3])
-    return tuple(f"{match[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1))
 
 
 def configuration_files(files: Iterable[str], within: str = "") -> tuple[str, ...]:

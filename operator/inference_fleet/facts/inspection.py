@@ -23,13 +23,13 @@ from inference_fleet.facts.folder import (
     listing_digest,
     local_folder,
     sampled_digest,
-    split_parts,
 )
 from inference_fleet.facts.from_config import read_shape
 from inference_fleet.facts.from_gguf import facts_from_gguf
 from inference_fleet.facts.gguf import GgufHeader, Tensor, read_gguf
 from inference_fleet.facts.head import Head
 from inference_fleet.facts.hub import PUBLIC_HUB, Hub, ListedFile
+from inference_fleet.facts.parts import split_parts
 from inference_fleet.facts.safetensors import Tensor as StoredTensor
 from inference_fleet.facts.safetensors import count_weights, read_safetensors
 from inference_fleet.facts.tokenizer import MAX_TOKENIZER_BYTES, read_vocabulary
