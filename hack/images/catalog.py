@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from hack.cluster import binaries
 from hack.images.archive import Settings
 from hack.images.debian import BASE, DIST_PACKAGES, compile_in
 from hack.images.layers import Image, Layer, key_of, key_of_files
-from hack.images.wheels import extract, packages_layer
+from hack.images.wheels import extract, install_into, packages_layer
 from hack.tools.cache import REPOSITORY
 from hack.tools.prerequisites import need
 from hack.tools.progress import Failure
@@ -54,17 +55,23 @@ BUSYBOX = Image("localhost/busybox:1", (BUSYBOX_LAYER,), Settings(command=("/bin
 def operator_image() -> Image:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     dependencies = packages_layer("operator-dependencies", project["dependencies"])
-    files = [file for file in SOURCE.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    code = Layer("operator-code", key_of("1", BASE.key, key_of_files(SOURCE, files)), fill_operator)
-    entrypoint = ("/usr/local/bin/inference-fleet",)
-    settings = Settings(entrypoint=entrypoint, environment=PYTHON_ENVIRONMENT)
+    key = package_key(SOURCE)
+    code = Layer("operator-code", key_of("1", BASE.key, key), lambda tree: fill_operator(tree, key))
+    settings = Settings(entrypoint=("/usr/local/bin/inference-fleet",), environment=PYTHON_ENVIRONMENT)
     return Image("localhost/inference-fleet:dev", (BASE, dependencies, code), settings)
 
 
-def fill_operator(tree: Path) -> None:
+def package_key(folder: Path) -> str:
+    files = [file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    return key_of_files(folder, files)
+
+
+def fill_operator(tree: Path, key: str) -> None:
     packages = tree / DIST_PACKAGES
     shutil.copytree(SOURCE, packages / "inference_fleet", ignore=shutil.ignore_patterns("__pycache__"))
-    found = re.search(r'^__version__ = "(.+)"', (SOURCE / "__init__.py").read_text(), re.MULTILINE)
+    if package_key(packages / "inference_fleet") != key:
+        raise Failure("the package was edited while it was being packed: pack it again")
+    found = re.search(r'^__version__ = "(.+)"', (packages / "inference_fleet/__init__.py").read_text(), re.MULTILINE)
     if found is None:
         raise Failure(f'{SOURCE}/__init__.py has no line __version__ = "…"')
     facts = packages / f"inference_fleet-{found[1]}.dist-info"
@@ -85,7 +92,10 @@ def write_program(path: Path, text: str) -> None:
 
 
 LLAMA_WHEEL = "xllamacpp==2026.10.11549"
-LLAMA_PACKAGES = packages_layer("llama-packages", [LLAMA_WHEEL])
+LLAMA_WHEELS = Layer(
+    "llama-wheels", key_of("1", platform.machine(), LLAMA_WHEEL), lambda tree: install_into(tree, [LLAMA_WHEEL])
+)
+"""Not for an image: the folder to have on PYTHONPATH, to run the launcher on this machine."""
 LAUNCHER = REPOSITORY / "images" / "llama-server" / "llama_server.py"
 
 
@@ -95,11 +105,15 @@ def llama_image() -> Image:
         (tree / "usr/local/bin").mkdir(parents=True)
         (tree / "usr/local/bin/llama-server").symlink_to("/app/llama-server")
 
+    def fill_packages(tree: Path) -> None:
+        shutil.copytree(LLAMA_WHEELS.tree(), tree / DIST_PACKAGES)
+
+    packages = Layer("llama-packages", key_of("2", LLAMA_WHEELS.key), fill_packages)
     launcher = Layer("llama-launcher", key_of("1", LAUNCHER.read_bytes()), fill)
     # Entry point and LLAMA_ARG_HOST are those of ghcr.io/ggml-org/llama.cpp:server, which this image stands in for.
     environment = {**PYTHON_ENVIRONMENT, "LLAMA_ARG_HOST": "0.0.0.0"}
     settings = Settings(entrypoint=("/app/llama-server",), environment=environment)
-    return Image("localhost/llama-server:b11549", (BASE, LLAMA_PACKAGES, launcher), settings)
+    return Image("localhost/llama-server:b11549", (BASE, packages, launcher), settings)
 
 
 # -- a simulator with vLLM's interface
