@@ -42,6 +42,9 @@ class Engine(Protocol):
     def shared_memory_bytes(self, config: EngineConfig) -> int | None:
         """Size of /dev/shm that its processes need to talk to each other; None: the container's own is enough."""
 
+    def scratch_bytes(self, config: EngineConfig) -> int:
+        """Disk for /tmp and its home: caches, uploads."""
+
     def image(self, config: EngineConfig) -> str:
         """The official image of this version for these devices."""
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from inference_fleet.api.engine import Weights
 from inference_fleet.api.quantities import format_bytes
 from inference_fleet.engines.config import Artifact, EngineConfig, Refusal
+from inference_fleet.facts.vocabulary import compatible
 
 UNQUANTIZED_BITS = 16
 """Weights of at least this many bits are not quantized."""
@@ -83,7 +84,5 @@ def speculation(config: EngineConfig, methods: Sequence[str]) -> Refusal | None:
         return Refusal("SpeculationUnsupported", "maxDepth must be at least 1; leave speculation out to turn it off.")
     if wanted.draft is None:
         return None
-    from inference_fleet.facts.vocabulary import compatible
-
     verdict = compatible(config.engine, config.target.facts, wanted.draft.facts)
     return None if verdict.ok else Refusal(verdict.reason, verdict.message)

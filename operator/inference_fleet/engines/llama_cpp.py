@@ -215,6 +215,10 @@ class LlamaCpp:
         """One process: none."""
         return None
 
+    def scratch_bytes(self, config: EngineConfig) -> int:
+        """Uploads and little else."""
+        return 1024 * MIB
+
     def image(self, config: EngineConfig) -> str:
         """The project's own images: one for CPUs, one with CUDA."""
         return f"ghcr.io/ggml-org/llama.cpp:server{'-cuda' if config.on_gpu else ''}-{self.version}"

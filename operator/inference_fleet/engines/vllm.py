@@ -254,6 +254,10 @@ class VLLM:
         """Several workers pass tensors and NCCL its buffers through /dev/shm, of which a container has 64 MiB by itself."""
         return (2 + config.devices) * GIB if config.devices > 1 and config.on_gpu else None
 
+    def scratch_bytes(self, config: EngineConfig) -> int:
+        """Compiled kernels and graphs; the caches of Triton, FlashInfer and PyTorch."""
+        return 8 * GIB
+
     def image(self, config: EngineConfig) -> str:
         """The project's own images: CUDA, or CPU."""
         release = self.version.removeprefix("v")
