@@ -98,7 +98,7 @@ def run_explain(args: argparse.Namespace) -> int:
     namespace, _, name = args.policy.rpartition("/")
     namespace = args.namespace or namespace or "default"
     try:
-        config.load_config()
+        config.load_config()  # type: ignore[no-untyped-call]
         found = client.CustomObjectsApi().get_namespaced_custom_object(
             GROUP, VERSION, namespace, "inferencepolicies", name
         )
@@ -122,14 +122,16 @@ def _settings() -> OperatorSettings:
 
 def _inspected(declared: Declared) -> Declared:
     """Reads the headers of every model that has no facts; one that cannot be read stays uninspected and is said so."""
-    from inference_fleet.facts.inspect import Failed, inspect_source
+    from inference_fleet.facts.failure import SourceFailure
+    from inference_fleet.facts.inspection import inspect_source, reach_from_environment
 
     models = []
     for model in declared.models:
         if model.status.facts is None and (model.spec.facts is None or model.spec.facts.missing()):
-            found = inspect_source(model.spec.source)
-            if isinstance(found, Failed):
-                print(f"InferenceModel {model.metadata.name}: {found.reason}: {found.message}", file=sys.stderr)
+            try:
+                found = inspect_source(model.spec.source, reach_from_environment())
+            except SourceFailure as failure:
+                print(f"InferenceModel {model.metadata.name}: {failure}", file=sys.stderr)
             else:
                 status = model.status.model_copy(update={"resolved": found.resolved, "facts": found.facts})
                 model = model.model_copy(update={"status": status})

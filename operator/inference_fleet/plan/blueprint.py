@@ -150,9 +150,8 @@ def _why(
 
 
 def _condition_of(reason: str) -> str:
-    if reason.startswith(("Draft", "Format")):
-        return "ModelsReady"
-    return "Accepted"
+    about_models = {"VocabularyMismatch", "DraftMissing", "FormatUnsupported", "QuantizationMismatch"}
+    return "ModelsReady" if reason in about_models else "Accepted"
 
 
 def _artifacts(
@@ -307,6 +306,7 @@ def _variant(
         replicas=entry.replicas.min,
         render_revision=revision or settings.render_revision,
         sidecar_image=image or settings.image,
+        running_hash=existing.rendered_hash if kept and existing is not None else "",
         # Counted from desired replicas, not from pods: otherwise the surge pod itself would take the surge away half-way.
         surge=stock.of_class(view.name) is not None and stock.allows(view.name, choice.devices_per_replica),
         longest_generation_seconds=LONGEST_GENERATION_SECONDS,

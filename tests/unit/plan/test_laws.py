@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from tests.unit.plan.world import START, World, accelerator, entry, model, observation, spec
 
 from inference_fleet.plan.decide import plan
 from inference_fleet.plan.observation import Observation
 from inference_fleet.plan.outcome import Memory
+from tests.unit.plan.world import START, World, accelerator, entry, model, observation, spec
 
 KINDS = st.sampled_from(["Auto", "F16", "Q8_0", "Q4_0"])
 MINIMA = st.integers(1, 4)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.plan.world import FACTS, START, World, accelerator, entry, model, observation, spec
-
 from inference_fleet.api.conditions import find
 from inference_fleet.plan.decide import plan
 from inference_fleet.plan.observation import Claim
 from inference_fleet.plan.outcome import Action, Memory, Plan
+from tests.unit.plan.world import FACTS, START, World, accelerator, entry, model, observation, spec
 
 
 def decide(*args: object, **kwargs: object) -> Plan:

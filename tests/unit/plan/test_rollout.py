@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.plan.world import World, accelerator, entry, model, observation, spec
 
 from inference_fleet.api.conditions import find
 from inference_fleet.plan.outcome import Action
+from tests.unit.plan.world import World, accelerator, entry, model, observation, spec
 
 
 def running(*models: dict[str, object], **over: object) -> World:
