@@ -13,7 +13,7 @@ from hack.cluster.kwok import Kwok
 from hack.cluster.node import Node
 from hack.tools.progress import Failure, say
 
-PROVIDERS = {"kwok": Kwok, "node": Node, "kind": Kind}
+PROVIDERS: dict[str, type[Kwok] | type[Node] | type[Kind]] = {"kwok": Kwok, "node": Node, "kind": Kind}
 
 DESCRIPTION = """A local Kubernetes for this project: no registry, and no Docker unless you choose kind.
 

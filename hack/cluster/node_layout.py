@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -31,8 +32,13 @@ class NodeLayout:
 
     @property
     def node(self) -> str:
-        """Host name, name of the Kubernetes node, and of the cgroup subtree."""
+        """Host name, and name of the Kubernetes node."""
         return f"inference-fleet-{self.name}"
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup subtree, which the whole machine sees: two caches may have a cluster of the same name."""
+        return f"{self.node}-{hashlib.sha256(str(self.state).encode()).hexdigest()[:8]}"
 
     @property
     def pki(self) -> Path:
@@ -61,15 +67,15 @@ class NodeLayout:
         """The cgroups that the cluster's pods live below: one, or with cgroup v1 one in each hierarchy."""
         root = Path("/sys/fs/cgroup")
         if (root / "cgroup.controllers").exists():
-            return [root / self.node]
+            return [root / self.cgroup]
         return [
-            hierarchy / self.node for hierarchy in root.iterdir() if hierarchy.is_dir() and not hierarchy.is_symlink()
+            hierarchy / self.cgroup for hierarchy in root.iterdir() if hierarchy.is_dir() and not hierarchy.is_symlink()
         ]
 
     def write_configuration(self) -> None:
         """Fills the templates of `conf/node/` in."""
         self.conf("").mkdir(parents=True, exist_ok=True)
-        values = {"@STATE@": str(self.state), "@NODE@": self.node, "@ADDRESS@": ADDRESS}
+        values = {"@STATE@": str(self.state), "@NODE@": self.node, "@CGROUP@": self.cgroup, "@ADDRESS@": ADDRESS}
         for template in (*(CONF / "node").iterdir(), CONF / "audit-policy.yaml"):
             text = template.read_text()
             for name, value in values.items():

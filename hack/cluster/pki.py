@@ -40,7 +40,10 @@ class Authority:
 
     def kubeconfig(self, name: str, server: str) -> Path:
         """Writes NAME.conf: `server` as the identity NAME."""
-        user = {"client-certificate": f"{self.folder}/{name}.crt", "client-key": f"{self.folder}/{name}.key"}
+        user: dict[str, object] = {
+            "client-certificate": f"{self.folder}/{name}.crt",
+            "client-key": f"{self.folder}/{name}.key",
+        }
         return write_kubeconfig(self.folder / f"{name}.conf", server, self.folder / "ca.crt", user)
 
 

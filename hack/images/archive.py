@@ -14,8 +14,6 @@ from pathlib import Path
 EPOCH = 315532800
 """Every file's time in an image: 1 January 1980, so that nothing depends on when it was packed."""
 
-COPY_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -90,7 +88,7 @@ def write_archive(target: Path, name: str, layers: Sequence[tuple[str, Path]], c
     config_name = f"{hashlib.sha256(config).hexdigest()}.json"
     manifest = [{"Config": config_name, "RepoTags": [name], "Layers": [f"{digest}.tar" for digest, _ in layers]}]
     partial = target.with_suffix(".partial")
-    with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT, copybufsize=COPY_BYTES) as tar:
+    with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar:
         for member, content in (("manifest.json", json.dumps(manifest).encode()), (config_name, config)):
             tar.addfile(member_of(member, len(content)), io.BytesIO(content))
         for digest, path in dict(layers).items():

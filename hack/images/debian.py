@@ -66,7 +66,7 @@ def compile_in(base: Path, packages: Path, where: str) -> None:
     """
     script = 'mount --bind "$1" "$2/mnt" && exec chroot "$2" python3 -I -m compileall -q -s /mnt -p "$3" \
         --invalidation-mode unchecked-hash /mnt'
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", packages, base, where]
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(packages), str(base), where]
     done = subprocess.run(command, capture_output=True, text=True)
     # A package may carry a file for another Python; it would fail in the image in the same way, when imported.
     if done.returncode != 0 and not any(packages.rglob("*.pyc")):

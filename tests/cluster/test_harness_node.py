@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,3 +132,25 @@ def test_a_deleted_engine_pod_finishes_its_stream(cluster: NodeCluster, namespac
     rest = stream.stdout.read()
     assert stream.wait() == 0
     assert rest.rstrip().endswith("data: [DONE]")
+
+
+def test_counts_writes_at_its_api_server(cluster: NodeCluster, namespace: str, tmp_path: Path) -> None:
+    cluster.kubectl("-n", namespace, "create", "serviceaccount", "writer")
+    kubeconfig = cluster.service_account_kubeconfig(namespace, "writer", tmp_path / "kubeconfig")
+    marker = cluster.marker()
+    cluster.refused("--kubeconfig", kubeconfig, "-n", namespace, "create", "configmap", "one")
+    writes = cluster.writes_since(marker, user=f"system:serviceaccount:{namespace}:writer")
+    assert [(write.verb, write.resource, write.code) for write in writes] == [("create", "configmaps", 403)]
+
+
+def test_a_claim_gets_a_volume_that_another_user_can_write(cluster: NodeCluster, namespace: str) -> None:
+    claim_spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "kept"}, "spec": claim_spec}
+    mount = {"name": "kept", "mountPath": "/kept"}
+    command = ["sh", "-c", "echo written > /kept/file && cat /kept/file"]
+    pod = restricted_pod("writer", "localhost/busybox:1", command=command, volumeMounts=[mount])
+    volume = {"name": "kept", "persistentVolumeClaim": {"claimName": "kept"}}
+    pod["spec"] |= {"restartPolicy": "Never", "volumes": [volume]}
+    pod["spec"]["securityContext"]["fsGroup"] = 65532
+    cluster.apply(claim, pod, namespace=namespace)
+    cluster.wait_for("it is written", lambda: "written" in cluster.logs("writer", namespace, "main"), 30, namespace)

@@ -35,6 +35,9 @@ from tests.support.audit import AuditLog, Marker, Write
 
 Found = TypeVar("Found")
 
+Objects = list[dict[str, Any]]
+Writes = list[Write]
+
 NAME = "e2e"
 REMIND_SECONDS = 10.0
 
@@ -96,9 +99,11 @@ class Cluster:
         text = self.kubectl("get", kind, name, *place, "--ignore-not-found", "-o", "json")
         return json.loads(text) if text.strip() else None
 
-    def list(self, kind: str, namespace: str | None = None, selector: str = "") -> list[dict[str, Any]]:
+    def list(self, kind: str, namespace: str | None = None, selector: str = "") -> Objects:
+        """All objects of a kind, of all namespaces unless one is given."""
         place = ("-n", namespace) if namespace else ("-A",)
-        return json.loads(self.kubectl("get", kind, *place, "-l", selector, "-o", "json"))["items"]
+        items: Objects = json.loads(self.kubectl("get", kind, *place, "-l", selector, "-o", "json"))["items"]
+        return items
 
     @contextlib.contextmanager
     def namespace(self, prefix: str = "test", level: str = "restricted") -> Iterator[str]:
@@ -126,7 +131,7 @@ class Cluster:
     def marker(self) -> Marker:
         return self.audit.marker()
 
-    def writes_since(self, marker: Marker, user: str | None = None, user_agent: str | None = None) -> list[Write]:
+    def writes_since(self, marker: Marker, user: str | None = None, user_agent: str | None = None) -> Writes:
         """What was written to the API since the marker, without leases and dry runs; see AuditLog.writes_since."""
         return self.audit.writes_since(marker, user, user_agent)
 
