@@ -21,7 +21,7 @@ from inference_fleet.facts.failure import (
     encode_failure,
     write_termination_message,
 )
-from inference_fleet.facts.inspection import Inspection, Reach, inspect_local, inspect_safely, reach_from_environment
+from inference_fleet.facts.inspection import Inspection, Reach, inspect_local, inspect_source, reach_from_environment
 
 _HUB = re.compile(r"^hf:(?P<repository>[^@#]+)(?:@(?P<revision>[^#]+))?(?:#(?P<file>.+))?$")
 _UNVERIFIED = "0" * 64
@@ -77,7 +77,7 @@ def parse_source(text: str) -> ModelSource:
 
 def _answer_pod(source: str, termination_log: Path, reach: Reach) -> int:
     try:
-        payload, status = inspect_safely(parse_source(source), reach).encode(), 0
+        payload, status = inspect_source(parse_source(source), reach).encode(), 0
     except SourceFailure as failure:
         payload, status = encode_failure(failure), 1
     write_termination_message(payload, termination_log)
@@ -89,10 +89,10 @@ def _inspect_for_people(model: str, reach: Reach) -> Inspection:
     hub = _HUB.match(model)
     if hub:
         named = {name: value for name, value in hub.groupdict().items() if value}
-        return inspect_safely(parse_source(orjson.dumps({"huggingFace": named}).decode()), reach)
+        return inspect_source(parse_source(orjson.dumps({"huggingFace": named}).decode()), reach)
     if urlsplit(model).scheme in ("http", "https"):
         document = {"http": {"url": model, "sha256": _UNVERIFIED}}
-        return inspect_safely(parse_source(orjson.dumps(document).decode()), reach)
+        return inspect_source(parse_source(orjson.dumps(document).decode()), reach)
     return inspect_local(Path(model), model)
 
 

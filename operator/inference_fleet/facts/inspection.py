@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -89,19 +89,30 @@ def reach_from_environment() -> Reach:
 
 
 def inspect_source(source: ModelSource, reach: Reach) -> Inspection:
-    """Inspect one `spec.source`. Raises SourceFailure."""
+    """Inspect one `spec.source`. Raises SourceFailure and nothing else."""
+    with _possible():
+        return _inspect(source, reach)
+
+
+def _inspect(source: ModelSource, reach: Reach) -> Inspection:
     if source.http is not None:
         return _inspect_http(source.http.url, f"sha256:{source.http.sha256}", reach)
     if source.hugging_face is not None:
         return _inspect_repository(source.hugging_face, reach)
     if source.volume_claim is not None:
         name = f"claim {source.volume_claim.name}"
-        return inspect_local(reach.claim_mount / source.volume_claim.path, f"{source.volume_claim.path} on {name}")
+        return _inspect_path(reach.claim_mount / source.volume_claim.path, f"{source.volume_claim.path} on {name}")
     raise SourceFailure(Reason.UNSUPPORTED, "the source is empty")
 
 
 def inspect_local(path: Path, shown: str) -> Inspection:
-    """A file or folder on this machine. Files have no digest of their own there: a sampled one stands for them."""
+    """A file or folder on this machine. Raises SourceFailure and nothing else."""
+    with _possible():
+        return _inspect_path(path, shown)
+
+
+def _inspect_path(path: Path, shown: str) -> Inspection:
+    """Files on a disk have no digest of their own: a sampled one stands for them."""
     if path.is_dir():
         folder = local_folder(path, shown)
         weights, within = _folder_weights(folder), ""
@@ -316,10 +327,11 @@ def _answer(
     return Inspection(resolved, facts)
 
 
-def inspect_safely(source: ModelSource, reach: Reach) -> Inspection:
-    """`inspect_source`, with a file whose numbers are out of any range turned into SourceFailure(Malformed) as well."""
+@contextmanager
+def _possible() -> Iterator[None]:
+    """Numbers out of any range are the file's fault: SourceFailure(Malformed) instead of pydantic's error."""
     try:
-        return inspect_source(source, reach)
+        yield
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
