@@ -11,6 +11,7 @@ from hack.cluster import binaries
 from hack.cluster.kind import Kind, docker_answers
 from hack.cluster.kwok import Kwok
 from hack.cluster.node import Node
+from hack.tools.cache import cache
 from hack.tools.progress import Failure, say
 
 PROVIDERS: dict[str, type[Kwok] | type[Node] | type[Kind]] = {"kwok": Kwok, "node": Node, "kind": Kind}
@@ -54,8 +55,14 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def chosen(provider: str | None) -> str:
-    return provider or ("kind" if docker_answers() else "node")
+def chosen(options: argparse.Namespace) -> str:
+    """The provider that was asked for; else that of the cluster of this name; else the default."""
+    if options.provider:
+        return str(options.provider)
+    for provider in ("node", "kind", "kwok"):  # the more real one, where there are several
+        if options.command != "up" and (cache() / "clusters" / f"{provider}-{options.name}").exists():
+            return provider
+    return "kind" if docker_answers() else "node"
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -68,20 +75,20 @@ def execute(options: argparse.Namespace) -> int:
             binaries.build(*(known[name] for name in options.names or known))
             return 0
         case "up":
-            PROVIDERS[chosen(options.provider)](options.name).up(options.fake_gpus, options.fresh)
+            PROVIDERS[chosen(options)](options.name).up(options.fake_gpus, options.fresh)
             return 0
         case "down":
-            PROVIDERS[chosen(options.provider)](options.name).down()
+            PROVIDERS[chosen(options)](options.name).down()
             return 0
         case "load-image":
-            return load_images(chosen(options.provider), options.name, options.archives)
+            return load_images(chosen(options), options.name, options.archives)
         case "status":
-            cluster = PROVIDERS[chosen(options.provider)](options.name)
+            cluster = PROVIDERS[chosen(options)](options.name)
             healthy = cluster.exists() if isinstance(cluster, Kind) else cluster.healthy()
-            say(f"cluster '{options.name}' ({chosen(options.provider)}) is {'up' if healthy else 'not up'}")
+            say(f"cluster '{options.name}' ({chosen(options)}) is {'up' if healthy else 'not up'}")
             return 0 if healthy else 1
         case _:
-            return run_inside(chosen(options.provider), options.name, options.words)
+            return run_inside(chosen(options), options.name, options.words)
 
 
 def load_images(provider: str, name: str, archives: list[Path]) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 from hack.cluster import binaries
 from hack.cluster.node_layout import CONF
 from hack.tools import cache
-from hack.tools.prerequisites import need
 from hack.tools.progress import Failure, say
 
 
@@ -65,7 +64,6 @@ class Kwok:
 
     def start(self) -> None:
         started = time.monotonic()
-        need("openssl")
         binaries.build(*binaries.CONTROL_PLANE, *binaries.KWOK)
         self.stop()
         self.state.mkdir(parents=True)
