@@ -19,7 +19,8 @@ class Reserved:
         """A regular expression (RE2) for arguments that set one of the flags, once `_` is written `-`."""
         long = sorted(flag[2:] for flag in self.flags if flag.startswith("--"))
         short = sorted(flag[1:] for flag in self.flags if not flag.startswith("--"))
-        return f"^(--({'|'.join(long)})|-({'|'.join(short) or '-'}))([=.].*)?$"
+        either = f"--({'|'.join(long)})" + (f"|-({'|'.join(short)})" if short else "")
+        return f"^({either})([=.].*)?$"
 
     @property
     def cel(self) -> str:

@@ -200,7 +200,10 @@ CONDITIONS: tuple[ConditionMeaning, ...] = (
         true="Inspected: policies can use it.",
         false="It cannot be used; reason and message are those of Inspected.",
         unknown="Not inspected yet.",
-        own=(_yes("Inspected", "Its headers were read."),),
+        own=(
+            _yes("Inspected", "Its headers were read."),
+            _unknown("Inspecting", "A Job reads the headers.", "Wait; the Job is named MODEL-inspect-…."),
+        ),
         groups=(SOURCE, APPLYING),
     ),
     ConditionMeaning(
@@ -209,7 +212,10 @@ CONDITIONS: tuple[ConditionMeaning, ...] = (
         true="The headers of the weights were read; status.resolved and status.facts hold what was found.",
         false="They could not be read, or contradict spec.facts.",
         unknown="The inspection has not answered yet.",
-        own=(_yes("Inspected", "Its headers were read."),),
+        own=(
+            _yes("Inspected", "Its headers were read."),
+            _unknown("Inspecting", "A Job reads the headers.", "Wait; the Job is named MODEL-inspect-…."),
+        ),
         groups=(SOURCE, APPLYING),
     ),
     ConditionMeaning(
@@ -230,13 +236,13 @@ CONDITIONS: tuple[ConditionMeaning, ...] = (
         CLASS,
         ConditionType.PRICE_CURRENT,
         true="A price is declared and in effect.",
-        false="The declared price is not in effect yet, or is old.",
-        unknown="No price, or none with a date: cost is unknown, never zero.",
+        false="There is no price, or it is not in effect yet, or it is old.",
+        unknown="The price has no date.",
         own=(
             _yes("PriceCurrent", "The price is in effect."),
             _no("PriceNotYetEffective", "effectiveDate is in the future.", "Correct the date, or wait."),
-            _no("PriceOld", "effectiveDate is long past.", "Check the price and set a new date."),
-            _unknown("PriceMissing", "No price is declared.", "Declare one to see costs."),
+            _no("PriceStale", "effectiveDate is more than a year ago.", "Check the price and set a new date."),
+            _no("PriceMissing", "No price is declared: costs are unknown, never zero.", "Declare one to see costs."),
             _unknown("PriceUndated", "The price has no effectiveDate.", "Give the day from which it holds."),
         ),
     ),

@@ -16,7 +16,15 @@ def sentences(error: ValidationError, kind: Kind, within: Sequence[str] = ()) ->
 
     `within` is where in the resource the value lies that was validated: `("spec",)` for a spec alone.
     """
-    return tuple(_sentence(fault, kind, within) for fault in error.errors(include_url=False, include_context=False))
+    faults = error.errors(include_url=False, include_context=False)
+    return tuple(_sentence(fault, kind, within) for fault in faults if not _follows(fault, faults))
+
+
+def _follows(fault: Any, faults: Sequence[Any]) -> bool:
+    """Whether a list is only too short because the items that are wrong were not counted."""
+    place = fault["loc"]
+    inside = (other["loc"] for other in faults if len(other["loc"]) > len(place))
+    return fault["type"] == "too_short" and any(location[: len(place)] == place for location in inside)
 
 
 def _sentence(fault: Any, kind: Kind, within: Sequence[str]) -> str:
@@ -25,7 +33,7 @@ def _sentence(fault: Any, kind: Kind, within: Sequence[str]) -> str:
     if fault["type"] == "missing":
         said = "required"
     elif fault["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(location[-1]), _fields(kind, location[:-1]), n=1)
+        near = difflib.get_close_matches(str(location[-1]), _fields(kind, location[:-1]), n=1, cutoff=0.5)
         said = f"unknown field; did you mean {near[0]}?" if near else "unknown field"
     else:
         said = fault["msg"]

@@ -135,7 +135,7 @@ class DecisionReport(StatusModel):
     """Why, in one word."""
     message: Message = ""
     """Why, in a sentence with the numbers."""
-    rejected: Annotated[tuple[RejectedReport, ...], first(8), Field(max_length=8)] = ()
+    rejected: Annotated[tuple[RejectedReport, ...], Field(max_length=8), first(8)] = ()
     """What else was looked at."""
 
 
@@ -144,7 +144,7 @@ class PlanReport(StatusModel):
 
     summary: Message = ""
     """In one sentence."""
-    decisions: Annotated[tuple[DecisionReport, ...], first(64), Field(max_length=64)] = ()
+    decisions: Annotated[tuple[DecisionReport, ...], Field(max_length=64), first(64)] = ()
     """At most 64, in order."""
 
 

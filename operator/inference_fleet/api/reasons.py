@@ -56,6 +56,15 @@ SOURCE = ReasonGroup(
         ),
         Reason("Malformed", "A file is broken: its header cannot be read.", "Upload it again; use other weights."),
         Reason("NoSpace", "The weights do not fit on the volume.", "Use a larger volume."),
+        Reason(
+            "NotWritable", "The volume cannot be written to.", "Check its access mode and the pod's securityContext."
+        ),
+        Reason(
+            "NoAnswer",
+            "The inspection ended without a usable answer, or its pod is gone. It is tried again.",
+            "See the log of its Job, MODEL-inspect-….",
+        ),
+        Reason("InspectionFailed", "The inspection failed for a reason without a name.", "See the message."),
         Reason("SecretMissing", "A Secret, or its key, does not exist.", "Create it, or correct the reference."),
         Reason(
             "FactsContradicted",
@@ -226,5 +235,23 @@ DECISION = ReasonGroup(
     ),
 )
 
-GROUPS: tuple[ReasonGroup, ...] = (SOURCE, REFUSAL, PLACEMENT, POD, APPLYING, DECISION)
+EVENT = ReasonGroup(
+    "event",
+    "Events",
+    "Events on a resource beside those of decisions.",
+    (
+        Reason("Ready", "The resource became Ready."),
+        Reason("NotReady", "The resource is no longer Ready.", "See its conditions."),
+        Reason("Inspected", "A model's headers were read."),
+        Reason("InspectionFailed", "A model's headers could not be read. It is tried again, later each time."),
+        Reason("ApplyRefused", "The API server refused an object.", "See the message: quota, admission, RBAC."),
+        Reason(
+            "InternalError",
+            "A pass failed for a reason that nobody foresaw. It is tried again, later each time.",
+            "Report it with the operator's log.",
+        ),
+    ),
+)
+
+GROUPS: tuple[ReasonGroup, ...] = (SOURCE, REFUSAL, PLACEMENT, POD, APPLYING, DECISION, EVENT)
 """Reasons with an origin of their own; those of single conditions are in `condition_types`."""
