@@ -1,0 +1,253 @@
+"""The shared snapshots: one paged LIST and one WATCH for each kind and scope, whatever the number of policies.
+
+The list is repeated every few minutes and after every gap (410, or a stream that could not be resumed), and each time replaces
+the store whole: an object whose deletion was lost does not outlive the next list. While a stream runs, a list that shows what
+the stream did not deliver within a minute proves the stream dead (`overdue`), and the stream is opened anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from inference_fleet.cluster.client import ApiError, ApiUnreachable, ClusterClient, list_all
+from inference_fleet.cluster.kinds import Kind
+from inference_fleet.cluster.meta_reading import Object
+from inference_fleet.cluster.reading import READERS
+from inference_fleet.cluster.seen import Seen
+from inference_fleet.cluster.store import Listener, Store
+
+log = logging.getLogger("inference_fleet.snapshot")
+
+RELIST_SECONDS = 300.0
+OWED_SECONDS = 60.0
+FIRST_RETRY_SECONDS = 0.5
+LARGEST_RETRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What one reflector reads: a kind, in one namespace or in all, by label selector."""
+
+    kind: Kind
+    namespace: str = ""
+    selector: str = ""
+    optional: bool = False
+    """A refusal (403) means that this installation does without, not that it is broken."""
+
+
+class Reflector:
+    """Keeps one store like the API server's: lists, watches, lists again."""
+
+    def __init__(self, client: ClusterClient, scope: Scope, listener: Listener, clock: Callable[[], float]) -> None:
+        self.scope = scope
+        self.store = Store(scope.kind, listener)
+        self.forbidden = False
+        self._client = client
+        self._clock = clock
+        self._read = READERS[scope.kind]
+        self._watching = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the store may be decided from."""
+        return self.store.synced
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        retry = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                resource_version = await self._list(owed=False)
+                self.forbidden = False
+                retry = FIRST_RETRY_SECONDS
+                await self._follow(resource_version)
+                continue
+            except ApiError as error:
+                if error.status == 403 and self.scope.optional:
+                    if not self.forbidden:
+                        log.info("%s: not permitted; going without", self.scope.kind.plural)
+                    self.forbidden = True
+                    retry = LARGEST_RETRY_SECONDS
+                else:
+                    log.warning("%s: %s", self.scope.kind.plural, error)
+            except ApiUnreachable as error:
+                log.warning("%s: %s", self.scope.kind.plural, error)
+            await asyncio.sleep(retry)
+            retry = min(retry * 2, LARGEST_RETRY_SECONDS)
+
+    async def _list(self, *, owed: bool) -> str:
+        items, resource_version = await list_all(
+            self._client, self.scope.kind, self.scope.namespace, self.scope.selector
+        )
+        seen = tuple(self._readable(items))
+        self.store.replace(seen, resource_version, owed=owed and self._watching, now=self._clock())
+        return resource_version
+
+    def _readable(self, items: Iterable[Object]) -> Iterable[Seen]:
+        for item in items:
+            seen = self._try_read(item)
+            if seen is not None:
+                yield seen
+
+    def _try_read(self, item: Object) -> Seen | None:
+        try:
+            return self._read(item)
+        except Exception:
+            # One object that nobody foresaw must not blind the operator to all the others of its kind.
+            log.exception("a %s could not be read: %s", self.scope.kind.name, item.get("metadata", {}).get("name"))
+            return None
+
+    async def _follow(self, resource_version: str) -> None:
+        """Watch, and list again beside it from time to time, until the stream has a gap or is proven dead."""
+        self.store.expectations.forget()
+        relist = asyncio.create_task(self._relist_periodically())
+        watch = asyncio.create_task(self._watch(resource_version))
+        try:
+            done, _ = await asyncio.wait({relist, watch}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (relist, watch):
+                task.cancel()
+            await asyncio.gather(relist, watch, return_exceptions=True)
+
+    async def _relist_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(RELIST_SECONDS)
+            try:
+                await self._list(owed=True)
+            except (ApiError, ApiUnreachable) as error:
+                log.warning("%s: %s", self.scope.kind.plural, error)
+                continue
+            await asyncio.sleep(OWED_SECONDS + 1)
+            if self.overdue(OWED_SECONDS):
+                log.error("%s: the watch delivers no events; opening it anew", self.scope.kind.plural)
+                return
+
+    async def _watch(self, resource_version: str) -> None:
+        """Stream after stream from where the last one stood; returns at a gap."""
+        retry = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                self._watching = True
+                async for event in self._client.watch(
+                    self.scope.kind, self.scope.namespace, self.scope.selector, resource_version
+                ):
+                    obj = event.get("object") or {}
+                    if event.get("type") == "ERROR":
+                        if obj.get("code") == 410:
+                            return
+                        raise ApiError(int(obj.get("code") or 0), str(obj.get("reason")), str(obj.get("message")))
+                    resource_version = (obj.get("metadata") or {}).get("resourceVersion") or resource_version
+                    retry = FIRST_RETRY_SECONDS
+                    if event.get("type") != "BOOKMARK":
+                        self._take(event["type"], obj)
+            except ApiError as error:
+                if error.status == 410:
+                    return
+                self._watching = False
+                if error.status in (401, 403, 404):
+                    raise  # the kind is gone, or we may no longer read it: begin with a list
+                log.warning("%s: %s", self.scope.kind.plural, error)
+                await asyncio.sleep(retry)
+            except ApiUnreachable as error:
+                self._watching = False
+                log.info("%s: %s", self.scope.kind.plural, error)
+                await asyncio.sleep(retry)
+            retry = min(retry * 2, LARGEST_RETRY_SECONDS)
+            # What came while no stream ran is replayed from `resource_version`, or is a 410.
+            self.store.expectations.forget()
+
+    def _take(self, kind: str, obj: Object) -> None:
+        seen = self._try_read(obj)
+        if seen is not None:
+            self.store.event(seen, deleted=kind == "DELETED")
+
+    def overdue(self, grace_seconds: float) -> tuple[str, ...]:
+        """Keys of changes that a list showed and that the running stream has not delivered in time."""
+        return self.store.expectations.overdue(self._clock(), grace_seconds) if self._watching else ()
+
+
+class Snapshots:
+    """All reflectors of the process, read by kind and key."""
+
+    def __init__(
+        self, client: ClusterClient, scopes: Iterable[Scope], listener: Listener, clock: Callable[[], float]
+    ) -> None:
+        self._reflectors = [Reflector(client, scope, listener, clock) for scope in scopes]
+        self._by_kind: dict[Kind, list[Reflector]] = {}
+        for reflector in self._reflectors:
+            self._by_kind.setdefault(reflector.scope.kind, []).append(reflector)
+
+    def runs(self) -> Mapping[str, Callable[[], object]]:
+        """The tasks to start, by name."""
+        return {
+            f"reflector {r.scope.kind.plural}{' ' + r.scope.namespace if r.scope.namespace else ''}": r.run
+            for r in self._reflectors
+        }
+
+    async def synced(self) -> None:
+        """Wait until every kind has been listed once (or is one this installation does without)."""
+        while not all(r.store.synced or r.forbidden for r in self._reflectors):  # noqa: ASYNC110 - once, at start
+            await asyncio.sleep(0.05)
+
+    def incomplete(self) -> tuple[str, ...]:
+        """Kinds that could not be read and are not optional."""
+        return tuple(
+            sorted({r.scope.kind.plural for r in self._reflectors if not r.store.synced and not r.scope.optional})
+        )
+
+    def known(self, kind: Kind) -> bool:
+        """Whether this kind can be read at all."""
+        return all(r.store.synced and not r.forbidden for r in self._by_kind.get(kind, [])) and kind in self._by_kind
+
+    def overdue(self, grace_seconds: float) -> tuple[str, ...]:
+        """Kinds whose stream of events is proven dead."""
+        return tuple(sorted({r.scope.kind.plural for r in self._reflectors if r.overdue(grace_seconds)}))
+
+    def get(self, kind: Kind, key: str) -> Seen | None:
+        """One object, None where there is none or it is out of scope."""
+        for reflector in self._by_kind.get(kind, []):
+            found = reflector.store.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def all(self, kind: Kind) -> tuple[Seen, ...]:
+        """Every object of a kind."""
+        return tuple(seen for r in self._by_kind.get(kind, []) for seen in r.store.values())
+
+    def of_policy(self, kind: Kind, policy: str) -> tuple[Seen, ...]:
+        """Every object of a kind that carries a policy's label; `policy` is `namespace/name`."""
+        return tuple(seen for r in self._by_kind.get(kind, []) for seen in r.store.of_policy(policy))
+
+    def count(self) -> int:
+        """Objects held, of all kinds."""
+        return sum(len(r.store) for r in self._reflectors)
+
+    def _store_of(self, kind: Kind, namespace: str) -> Store | None:
+        for reflector in self._by_kind.get(kind, []):
+            if reflector.scope.namespace in ("", namespace):
+                return reflector.store
+        return None
+
+    def heard(self, kind: Kind, obj: Object, *, deleted: bool) -> None:
+        """Take an event that came by another stream than our own; the newer of the two counts, whichever comes first."""
+        store = self._store_of(kind, obj["metadata"].get("namespace", ""))
+        if store is not None and store.synced:
+            store.event(READERS[kind](obj), deleted=deleted)
+
+    def wrote(self, kind: Kind, obj: Object) -> None:
+        """Take the answer to a write of ours."""
+        store = self._store_of(kind, obj["metadata"].get("namespace", ""))
+        if store is not None:
+            store.wrote(READERS[kind](obj))
+
+    def removed(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Take note of a delete of ours."""
+        store = self._store_of(kind, namespace)
+        if store is not None:
+            store.removed(f"{namespace}/{name}" if namespace else name, uid)

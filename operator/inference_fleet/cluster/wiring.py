@@ -1,0 +1,111 @@
+"""kopf as the shell: it watches the resources users write, and every handler only passes the event on.
+
+It runs in a thread with an event loop of its own: kopf ends by cancelling every task of its loop, and its work must not delay the
+passes. No `on.create/update/delete`, no finalizers, no patches, no timers, no events of kopf's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import kopf
+
+from inference_fleet.cluster import kinds
+from inference_fleet.cluster.kinds import Kind
+from inference_fleet.cluster.settings import OperatorOptions
+
+log = logging.getLogger("inference_fleet.kopf")
+
+WATCHED: tuple[Kind, ...] = (kinds.POLICY, kinds.MODEL, kinds.ACCELERATOR_CLASS)
+Pass = Callable[[Kind, str | None, Mapping[str, Any]], None]
+"""Takes (kind, event type, object) in the operator's loop."""
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """kopf's settings: it only watches."""
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.networking.request_timeout = 10
+    settings.networking.trust_env = True
+    settings.process.ultimate_exiting_timeout = None
+
+
+def registry(pass_on: Pass, kubeconfig: str) -> kopf.OperatorRegistry:
+    """The handlers, each one line."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=handlers)
+    def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+
+    @kopf.on.login(registry=handlers)
+    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        return _login(kubeconfig, **arguments)
+
+    def watch(kind: Kind) -> None:
+        @kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers, id=f"pass-on-{kind.plural}")
+        async def pass_event(event: Mapping[str, Any], **_: Any) -> None:
+            pass_on(kind, event.get("type"), event["object"])
+
+    for kind in WATCHED:
+        watch(kind)
+    return handlers
+
+
+def _login(kubeconfig: str, **arguments: Any) -> kopf.ConnectionInfo | None:
+    if not kubeconfig:
+        account = kopf.login_with_service_account(**arguments)
+        if account is not None:
+            return account
+    return kopf.login_with_kubeconfig(**arguments)
+
+
+class KopfShell:
+    """kopf in its thread. `died`: why it ended by itself; empty while it runs or was told to end."""
+
+    def __init__(self, options: OperatorOptions, loop: asyncio.AbstractEventLoop, pass_on: Pass) -> None:
+        self.died = ""
+        self._options = options
+        self._loop = loop
+        self._pass_on = pass_on
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float = 10.0) -> None:
+        """End the watches. Blocks."""
+        self._stop.set()
+        self._thread.join(timeout_seconds)
+
+    def _hand_over(self, kind: Kind, event_type: str | None, obj: Mapping[str, Any]) -> None:
+        # The object is kopf's own, which it goes on using: it is read in the other loop, never changed.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._pass_on, kind, event_type, obj)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(
+                kopf.operator(
+                    registry=registry(self._hand_over, self._options.kubeconfig),
+                    clusterwide=self._options.clusterwide,
+                    namespaces=self._options.namespaces,
+                    standalone=True,
+                    stop_flag=self._stop,
+                )
+            )
+        except Exception as error:
+            log.exception("kopf ended")
+            self.died = f"kopf ended: {error!r}"
+        else:
+            if not self._stop.is_set():
+                self.died = "kopf ended by itself"
