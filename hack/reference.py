@@ -106,16 +106,15 @@ def cell(text: str) -> str:
 
 def command_line() -> str:
     """Every command with its arguments. From the parser's data: argparse's own layout differs between Python versions."""
-    from inference_fleet.cli import build_parser
+    from inference_fleet.cli import COMMANDS, parser
 
-    parser = build_parser()
     lines = [
         "# Command line",
         "",
         "One program, `inference-fleet`: people use some of its commands, pods run the others.",
         "",
     ]
-    for name, command, summary in commands(parser):
+    for name, command, summary in commands(parser(tuple(COMMANDS))):
         lines += [f"## `inference-fleet {name}`", "", sentence(command.description or summary), ""]
         rows = [argument_row(action) for action in command._actions if not isinstance(action, argparse._HelpAction)]
         if rows:

@@ -30,6 +30,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("", "services"): READ | {"create", "patch", "delete"},
     ("", "serviceaccounts"): READ | {"create", "patch", "delete"},
     ("", "nodes"): READ,
+    ("policy", "poddisruptionbudgets"): READ | {"create", "patch", "delete"},
     ("rbac.authorization.k8s.io", "rolebindings"): READ | {"create", "patch", "delete"},
     ("rbac.authorization.k8s.io", "clusterroles"): {"bind"},
     ("events.k8s.io", "events"): {"create", "patch"},

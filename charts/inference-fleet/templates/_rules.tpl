@@ -31,6 +31,9 @@
 - apiGroups: [""]
   resources: [configmaps, services, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
 # A gateway's identity is bound to one role, and no other can be bound.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
