@@ -52,9 +52,7 @@ class ApiServer:
         started = time.monotonic()
         need("openssl", "setpriv")
         binaries.build(ETCD, KUBECTL, self.binary)
-        clusters = cache.cache() / "clusters"
-        clusters.mkdir(exist_ok=True)
-        self.state = Path(tempfile.mkdtemp(dir=clusters, prefix=f"api-{self.version}-"))
+        self.state = Path(tempfile.mkdtemp(prefix=f"inference-fleet-api-{self.version}-"))
         try:
             self.launch()
         except BaseException:
