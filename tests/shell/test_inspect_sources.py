@@ -40,7 +40,9 @@ def pauses() -> list[float]:
 
 @pytest.fixture
 def reach(server: WeightsServer, pauses: list[float], tmp_path: Path) -> Reach:
-    return Reach(hub_endpoint=server.url, retries=Retries(sleep=pauses.append), timeout_seconds=5, claim_mount=tmp_path / "claim")
+    return Reach(
+        hub_endpoint=server.url, retries=Retries(sleep=pauses.append), timeout_seconds=5, claim_mount=tmp_path / "claim"
+    )
 
 
 @pytest.fixture
@@ -51,7 +53,9 @@ def small(tmp_path: Path) -> bytes:
 @pytest.fixture
 def large(tmp_path: Path) -> bytes:
     """A header of about 7 MB, as Gemma's is."""
-    return write_gguf(tmp_path / "large.gguf", tokens=[f"token {number:020d}" for number in range(200_000)]).read_bytes()
+    return write_gguf(
+        tmp_path / "large.gguf", tokens=[f"token {number:020d}" for number in range(200_000)]
+    ).read_bytes()
 
 
 def http(server: WeightsServer, name: str, content: bytes) -> ModelSource:
@@ -83,7 +87,9 @@ def test_a_large_header_takes_few_growing_requests(server: WeightsServer, reach:
     ]  # fmt: skip
 
 
-def test_a_server_without_ranges_is_read_from_its_start_and_left(server: WeightsServer, reach: Reach, small: bytes) -> None:
+def test_a_server_without_ranges_is_read_from_its_start_and_left(
+    server: WeightsServer, reach: Reach, small: bytes
+) -> None:
     server.manners.ranges = False
     content = small + bytes(64 * 2**20)
     assert inspect_source(http(server, "small.gguf", content), reach).resolved.weight_bytes == len(content)
@@ -106,7 +112,9 @@ def test_what_breaks_off_is_taken_up_where_it_broke(
     assert pauses
 
 
-def test_a_busy_server_is_asked_again_as_it_wishes(server: WeightsServer, reach: Reach, small: bytes, pauses: list[float]) -> None:
+def test_a_busy_server_is_asked_again_as_it_wishes(
+    server: WeightsServer, reach: Reach, small: bytes, pauses: list[float]
+) -> None:
     server.manners.statuses = [503, 429]
     inspect_source(http(server, "small.gguf", small), reach)
     assert pauses == [1.0, 2.0]
@@ -132,13 +140,23 @@ def test_a_repository(server: WeightsServer, reach: Reach) -> None:
         "model.safetensors.index.json",
         "tokenizer.json",
     ]
-    assert [file.digest.partition(":")[0] for file in found.resolved.files] == ["sha256", "sha256", "git-sha1", "git-sha1", "git-sha1"]
+    assert [file.digest.partition(":")[0] for file in found.resolved.files] == [
+        "sha256",
+        "sha256",
+        "git-sha1",
+        "git-sha1",
+        "git-sha1",
+    ]
     assert (found.facts.parameters, found.facts.weight_bits, found.facts.vocabulary_size) == (704, 16, 10)
 
 
-def test_gguf_and_safetensors_of_one_vocabulary_have_one_digest(server: WeightsServer, reach: Reach, small: bytes) -> None:
+def test_gguf_and_safetensors_of_one_vocabulary_have_one_digest(
+    server: WeightsServer, reach: Reach, small: bytes
+) -> None:
     server.add_repository(REPOSITORY, {**folder_files(), "small.gguf": small})
-    assert inspect_source(hub(), reach).facts.tokens_digest == inspect_source(hub("small.gguf"), reach).facts.tokens_digest
+    assert (
+        inspect_source(hub(), reach).facts.tokens_digest == inspect_source(hub("small.gguf"), reach).facts.tokens_digest
+    )
 
 
 def test_one_file_of_a_repository(server: WeightsServer, reach: Reach, small: bytes) -> None:
@@ -151,7 +169,11 @@ def test_one_file_of_a_repository(server: WeightsServer, reach: Reach, small: by
 def test_all_parts_of_a_split_model(server: WeightsServer, reach: Reach, small: bytes) -> None:
     server.add_repository(REPOSITORY, {f"m-0000{number}-of-00002.gguf": small for number in (1, 2)})
     found = inspect_source(hub("m-00001-of-00002.gguf"), reach)
-    assert (len(found.resolved.files), found.facts.parameters, found.resolved.weight_bytes) == (2, 2 * 704, 2 * len(small))
+    assert (len(found.resolved.files), found.facts.parameters, found.resolved.weight_bytes) == (
+        2,
+        2 * 704,
+        2 * len(small),
+    )
 
 
 @pytest.mark.parametrize("revision", ["refs/pr/1", "main"])
@@ -201,7 +223,8 @@ def test_a_redirect_in_a_circle_ends(server: WeightsServer, reach: Reach, small:
         ({"a.gguf": b"<html>"}, "a.gguf", Reason.MALFORMED, "does not begin as a GGUF file"),
         ({"m-00001-of-00002.gguf": b""}, "m-00001-of-00002.gguf", Reason.NOT_FOUND, "m-00002-of-00002.gguf"),
         ({**folder_files(), "config.json": b"{"}, None, Reason.MALFORMED, "is not JSON"),
-        ({"model.safetensors.index.json": b'{"weight_map": {"a": "gone.safetensors"}}'}, None, Reason.MALFORMED, "gone.safetensors"),
+        ({"model.safetensors.index.json": b'{"weight_map": {"a": "gone.safetensors"}}'}, None, Reason.MALFORMED,
+         "gone.safetensors"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_chosen_from_a_repository(
@@ -272,7 +295,10 @@ def many_shards() -> dict[str, bytes]:
     files = folder_files()
     names = [f"model-{number:05d}-of-00070.safetensors" for number in range(70)]
     files |= {name: safetensors_bytes({f"w{name}": ("BF16", (4,), 8)}) for name in names}
-    return {**files, "model.safetensors.index.json": json.dumps({"weight_map": {name: name for name in names}}).encode()}
+    return {
+        **files,
+        "model.safetensors.index.json": json.dumps({"weight_map": {name: name for name in names}}).encode(),
+    }
 
 
 def test_the_command_in_a_pod(server: WeightsServer, tmp_path: Path) -> None:

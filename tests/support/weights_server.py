@@ -56,7 +56,7 @@ class WeightsServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_GET(self) -> None:  # noqa: N802 - the base class's name
+            def do_GET(self) -> None:
                 outer.answer(self)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
@@ -178,7 +178,9 @@ class WeightsServer:
             request.close_connection = True
 
     @staticmethod
-    def _plain(request: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    def _plain(
+        request: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
         request.send_response(status)
         for name, value in (headers or {}).items():
             request.send_header(name, value)

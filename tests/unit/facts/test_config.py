@@ -94,7 +94,12 @@ MAMBA: dict[str, Any] = {
     ],
 )
 def test_families(
-    config: dict[str, Any], attention: Attention, layers: int, key_value_heads: int, head_dimension: int, window: int | None
+    config: dict[str, Any],
+    attention: Attention,
+    layers: int,
+    key_value_heads: int,
+    head_dimension: int,
+    window: int | None,
 ) -> None:
     shape = read_shape(config, "config.json")
     assert (shape.attention, shape.layers, shape.key_value_heads, shape.head_dimension, shape.sliding_window_tokens) == (

@@ -83,13 +83,20 @@ def test_kinds_of_attention(
 
 
 def test_latent_attention_keeps_one_vector_a_token(tmp_path: Path) -> None:
-    numbers = {"attention.kv_lora_rank": 512, "rope.dimension_count": 64, "attention.key_length": 192, "attention.value_length": 128}
+    numbers = {
+        "attention.kv_lora_rank": 512,
+        "rope.dimension_count": 64,
+        "attention.key_length": 192,
+        "attention.value_length": 128,
+    }
     facts = facts_of(write_gguf(tmp_path / "m.gguf", architecture="deepseek2", numbers=numbers))
     assert (facts.attention, facts.key_value_heads, facts.head_dimension) == (Attention.MLA, 1, 576)
 
 
 def test_keys_and_values_of_different_width(tmp_path: Path) -> None:
-    facts = facts_of(write_gguf(tmp_path / "m.gguf", numbers={"attention.key_length": 192, "attention.value_length": 128}))
+    facts = facts_of(
+        write_gguf(tmp_path / "m.gguf", numbers={"attention.key_length": 192, "attention.value_length": 128})
+    )
     assert (facts.head_dimension, facts.value_head_dimension) == (192, 128)
 
 
@@ -102,7 +109,9 @@ def test_keys_and_values_of_different_width(tmp_path: Path) -> None:
         ({}, {"context_length": None}, Reason.MALFORMED),
     ],
 )
-def test_what_is_no_language_model(tmp_path: Path, extra: dict[str, str], numbers: dict[str, object], reason: Reason) -> None:
+def test_what_is_no_language_model(
+    tmp_path: Path, extra: dict[str, str], numbers: dict[str, object], reason: Reason
+) -> None:
     path = write_gguf(tmp_path / "m.gguf", extra=extra, numbers=numbers)  # type: ignore[arg-type]
     with pytest.raises(SourceFailure) as caught:
         facts_of(path)
@@ -176,7 +185,9 @@ def test_an_unknown_tensor_type_takes_the_room_to_the_next(tmp_path: Path) -> No
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_a_damaged_file_is_read_or_refused_and_nothing_else(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_file_is_read_or_refused_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     content = bytearray(SMALL or SMALL_FILE(tmp_path_factory))
     for _ in range(data.draw(st.integers(1, 6))):
         place = data.draw(st.integers(0, 700))

@@ -58,7 +58,10 @@ def test_added_tokens_count_wherever_they_stand(tmp_path: Path) -> None:
 
 def test_padding_that_a_converter_adds_does_not_change_the_digest(tmp_path: Path) -> None:
     padded = (*TOKENS, "[PAD10]", "[PAD11]")
-    assert digest_of(write_gguf(tmp_path / "p.gguf", tokens=padded)) == from_tokenizer_json(tokenizer_json(TOKENS), "t").digest
+    assert (
+        digest_of(write_gguf(tmp_path / "p.gguf", tokens=padded))
+        == from_tokenizer_json(tokenizer_json(TOKENS), "t").digest
+    )
 
 
 def test_a_hole_in_the_ids_is_padding_on_both_sides(tmp_path: Path) -> None:
@@ -69,7 +72,9 @@ def test_a_hole_in_the_ids_is_padding_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_order_and_boundaries_matter() -> None:
-    digests = {from_tokenizer_json(tokenizer_json(tokens), "t").digest for tokens in (("ab", "c"), ("a", "bc"), ("c", "ab"))}
+    digests = {
+        from_tokenizer_json(tokenizer_json(tokens), "t").digest for tokens in (("ab", "c"), ("a", "bc"), ("c", "ab"))
+    }
     assert len(digests) == 3
 
 
@@ -90,7 +95,12 @@ SENTENCE_PIECES = ("<unk>", "<s>", "</s>", "<0x0A>", "▁the", "é")
 
 
 def sentence_piece_json() -> bytes:
-    model = {"type": "BPE", "byte_fallback": True, "vocab": {text: n for n, text in enumerate(SENTENCE_PIECES)}, "merges": []}
+    model = {
+        "type": "BPE",
+        "byte_fallback": True,
+        "vocab": {text: n for n, text in enumerate(SENTENCE_PIECES)},
+        "merges": [],
+    }
     return json.dumps({"model": model, "added_tokens": [], "decoder": {"type": "Sequence", "decoders": []}}).encode()
 
 
@@ -106,7 +116,10 @@ def test_tokenizer_model_tokenizer_json_and_gguf_of_a_sentence_piece_vocabulary_
 def test_word_piece_vocabularies_agree(tmp_path: Path) -> None:
     spelled = {"[PAD]": 0, "[CLS]": 1, "the": 2, "##ing": 3}
     document = {
-        "added_tokens": [{"id": 0, "content": "[PAD]", "special": True}, {"id": 1, "content": "[CLS]", "special": True}],
+        "added_tokens": [
+            {"id": 0, "content": "[PAD]", "special": True},
+            {"id": 1, "content": "[CLS]", "special": True},
+        ],
         "model": {"type": "WordPiece", "vocab": spelled},
     }
     path = write_gguf(tmp_path / "b.gguf", tokens=("[PAD]", "[CLS]", "▁the", "ing"), model="bert")

@@ -42,7 +42,9 @@ def test_by_facts(engine: str, target: ModelFacts, draft: ModelFacts, ok: bool, 
 TEXTS = tuple(b"t%d" % number for number in range(300))
 
 
-def tokenizer(texts: tuple[bytes, ...] = TEXTS, model: str = "gpt2", begin: int | None = None, end: int | None = None) -> Tokenizer:
+def tokenizer(
+    texts: tuple[bytes, ...] = TEXTS, model: str = "gpt2", begin: int | None = None, end: int | None = None
+) -> Tokenizer:
     return Tokenizer(model, texts, begin, end)
 
 
