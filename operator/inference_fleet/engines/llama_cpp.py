@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from inference_fleet.api import arguments as api_arguments
+from inference_fleet.api.arguments import Reserved
 from inference_fleet.api.model import Attention, ModelFacts
 from inference_fleet.engines import checks
-from inference_fleet.engines.arguments import flags_of, taken_back
 from inference_fleet.engines.config import Artifact, EngineConfig, MemoryEstimate, Refusal
 from inference_fleet.engines.contract import HTTP_PORT, Metrics, Probe, Probes, startup_probe
+from inference_fleet.engines.extra_arguments import taken_back
 from inference_fleet.engines.fitting import Parts, Rule, remedy, round_up
 
 MIB = 2**20
@@ -67,42 +69,19 @@ METRICS = Metrics(
     preemptions=None,
 )
 
-RESERVED: Mapping[str, tuple[str, ...]] = {
-    "--model": ("-m", "-mu", "--model-url", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr", "--docker-repo"),
-    "--models-dir": ("--models-preset", "--models-max", "--models-autoload", "--no-models-autoload"),
-    "--alias": ("-a",),
-    "--host": ("--reuse-port",),
-    "--port": (),
-    "--api-key": ("--api-key-file",),
-    "--api-prefix": (),
-    "--ssl-key-file": ("--ssl-cert-file",),
-    "--ctx-size": ("-c", "--kv-unified-per-slot"),
-    "--parallel": ("-np",),
-    "--kv-unified": ("-kvu", "-no-kvu", "--no-kv-unified"),
-    "--swa-full": (),
-    "--cache-type-k": ("-ctk", "-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"),
-    "--cache-type-v": ("-ctv", "-ctvd", "--cache-type-v-draft", "--spec-draft-type-v"),
-    "--flash-attn": ("-fa",),
-    "--batch-size": ("-b",),
-    "--ubatch-size": ("-ub",),
-    "--fit": ("-fit", "-fitt", "--fit-target", "-fitc", "--fit-ctx"),
-    "--gpu-layers": ("-ngl", "--n-gpu-layers"),
-    "--spec-draft-ngl": ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"),
-    "--threads": ("-t", "-tb", "--threads-batch"),
-    "--threads-http": (),
-    "--metrics": (),
-    "--jinja": ("--no-jinja",),
-    "--ui": ("--no-ui", "--webui", "--no-webui"),
-    "--offline": (),
-    "--cache-ram": ("-cram",),
-    "--spec-type": ("--spec-default",),
-    "--spec-draft-model": ("-md", "--model-draft", "-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"),
-    "--spec-draft-n-max": ("--spec-draft-n-min",),
-    "--spec-ngram-simple-size-n": ("--spec-ngram-simple-size-m",),
-}
-"""What extra arguments may not set: canonical flag → its other spellings, and flags that decide the same thing."""
-
-_CANONICAL = {spelling: flag for flag, others in RESERVED.items() for spelling in (flag, *others)}
+RESERVED = (
+    *api_arguments.LLAMA_CPP,
+    Reserved(
+        "the memory of a replica is counted with what the operator renders; use the policy's fields",
+        (
+            "--no-kv-unified", "-no-kvu", "--kv-unified-per-slot", "--swa-full", "--ubatch-size", "-ub", "--flash-attn", "-fa",
+            "--cache-type-k-draft", "-ctkd", "--spec-draft-type-k", "--cache-type-v-draft", "-ctvd", "--spec-draft-type-v",
+            "--fit-target", "-fitt", "--fit-ctx", "-fitc", "--gpu-layers-draft", "--n-gpu-layers-draft", "-ngld",
+            "--spec-draft-ngl", "--spec-ngram-simple-size-n", "--reuse-port", "--spec-draft-n-min",
+        ),
+    ),
+)  # fmt: skip
+"""What extra arguments may not set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +117,7 @@ class LlamaCpp:
             or _cache_type(config)
             or checks.context(config)
             or checks.speculation(config, ("DraftModel", "NGram"))
-            or taken_back(
-                config.extra_arguments,
-                [_CANONICAL.get(flag, flag) for flag in flags_of(config.extra_arguments)],
-                frozenset(RESERVED),
-            )
+            or taken_back(config.extra_arguments, RESERVED)
         )
 
     def arguments(self, config: EngineConfig) -> list[str]:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any, ClassVar
 
+from inference_fleet.api import arguments as api_arguments
+from inference_fleet.api.arguments import Reserved
 from inference_fleet.api.model import Attention, ModelFacts
 from inference_fleet.engines import checks
-from inference_fleet.engines.arguments import flags_of, taken_back
 from inference_fleet.engines.config import Artifact, EngineConfig, MemoryEstimate, Refusal
 from inference_fleet.engines.contract import HTTP_PORT, Metrics, Probe, Probes, startup_probe
+from inference_fleet.engines.extra_arguments import taken_back
 from inference_fleet.engines.fitting import Parts, Rule, remedy, round_up
 
 MIB = 2**20
@@ -73,57 +75,14 @@ METRICS = Metrics(
     preemptions="vllm:num_preemptions_total",
 )
 
-RESERVED = frozenset(
-    {
-        "--api-key",
-        "--config",
-        "--data-parallel-size",
-        "--disable-access-log-for-endpoints",
-        "--enable-prefix-caching",
-        "--gpu-memory-utilization",
-        "--grpc",
-        "--headless",
-        "--host",
-        "--kv-cache-dtype",
-        "--kv-cache-memory-bytes",
-        "--max-model-len",
-        "--max-num-batched-tokens",
-        "--max-num-seqs",
-        "--model",
-        "--nnodes",
-        "--no-enable-prefix-caching",
-        "--node-rank",
-        "--num-gpu-blocks-override",
-        "--pipeline-parallel-size",
-        "--port",
-        "--quantization",
-        "--revision",
-        "--root-path",
-        "--served-model-name",
-        "--shutdown-timeout",
-        "--spec-method",
-        "--spec-model",
-        "--spec-tokens",
-        "--speculative-config",
-        "--ssl-ca-certs",
-        "--ssl-certfile",
-        "--ssl-keyfile",
-        "--tensor-parallel-size",
-        "--tokens-only",
-        "--uds",
-    }
+RESERVED = (
+    *api_arguments.VLLM,
+    Reserved(
+        "a replica is one pod that the operator counts devices and memory for; use the policy's fields",
+        ("--node-rank", "-r", "-n", "--master-addr", "--tokens-only", "--ssl-ca-certs", "--device-ids"),
+    ),
 )
 """What extra arguments may not set."""
-
-_SHORT = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-n": "--nnodes",
-    "-r": "--node-rank",
-    "-q": "--quantization",
-    "-sc": "--speculative-config",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +118,11 @@ class VLLM:
             or _method(config)
             or _cache_type(config)
             or checks.context(config)
-            or _tensor_parallel(config, config.target, "model", "DevicesIndivisible")
+            or _tensor_parallel(config, config.target, "model")
             or _batch(config)
             or checks.speculation(config, ("DraftModel", "NGram"))
             or _draft_tensor_parallel(config)
-            or taken_back(
-                config.extra_arguments,
-                [_canonical(flag) for flag in flags_of(config.extra_arguments)],
-                RESERVED,
-            )
+            or taken_back(config.extra_arguments, RESERVED)
         )
 
     def arguments(self, config: EngineConfig) -> list[str]:
@@ -265,11 +220,6 @@ class VLLM:
         return f"vllm/vllm-openai{'' if config.on_gpu else '-cpu'}:v{release}"
 
 
-def _canonical(flag: str) -> str:
-    """`--max_model_len` and `--speculative-config.model` as vLLM's own parser reads them."""
-    return _SHORT.get(flag) or flag.replace("_", "-").partition(".")[0]
-
-
 def _speculation(config: EngineConfig) -> dict[str, Any] | None:
     """The value of `--speculative-config` (config/speculative.py)."""
     wanted = config.speculation
@@ -330,14 +280,14 @@ def _cache_type(config: EngineConfig) -> Refusal | None:
     )
 
 
-def _tensor_parallel(config: EngineConfig, artifact: Artifact, role: str, reason: str) -> Refusal | None:
+def _tensor_parallel(config: EngineConfig, artifact: Artifact, role: str) -> Refusal | None:
     """Attention heads are dealt out evenly (config/model.py, verify_with_parallel_config)."""
     heads = artifact.facts.attention_heads
     if not config.on_gpu or heads % config.devices == 0:
         return None
     possible = ", ".join(str(n) for n in range(1, min(heads, 64) + 1) if heads % n == 0)
     return Refusal(
-        reason,
+        "DevicesUneven",
         f"The {role} has {heads} attention heads, which {config.devices} devices cannot share evenly; set devicesPerReplica to "
         f"one of: {possible}.",
     )
@@ -346,7 +296,7 @@ def _tensor_parallel(config: EngineConfig, artifact: Artifact, role: str, reason
 def _draft_tensor_parallel(config: EngineConfig) -> Refusal | None:
     """A draft runs on as many devices as its target (v1/spec_decode/draft_model.py), so its heads must be divisible too."""
     draft = checks.draft_of(config)
-    return None if draft is None else _tensor_parallel(config, draft, "draft", "DraftDevicesIndivisible")
+    return None if draft is None else _tensor_parallel(config, draft, "draft")
 
 
 def _batch(config: EngineConfig) -> Refusal | None:

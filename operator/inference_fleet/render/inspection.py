@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from inference_fleet.api.model import InferenceModelSpec
-from inference_fleet.naming import COMPONENT_LABEL, MANAGED_BY, MANAGED_BY_LABEL, canonical_json, inspection_name
+from inference_fleet.naming import (
+    COMPONENT_LABEL,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    MODEL_LABEL,
+    canonical_json,
+    inspection_name,
+)
 from inference_fleet.plan.observation import OperatorSettings
 from inference_fleet.render.amounts import MIB
 from inference_fleet.render.manifests import Manifest, owner, stamped
@@ -30,7 +37,7 @@ def render_inspection(
 
     A Job cannot be changed: what is rendered differently later belongs to a later attempt.
     """
-    labels = {MANAGED_BY_LABEL: MANAGED_BY, COMPONENT_LABEL: "inspect"}
+    labels = {MANAGED_BY_LABEL: MANAGED_BY, COMPONENT_LABEL: "inspect", MODEL_LABEL: name}
     claim = spec.source.volume_claim
     volumes: list[Any] = [empty_directory("tmp", SCRATCH_BYTES)]
     mounts = [mount("tmp", SCRATCH_DIRECTORY)]
