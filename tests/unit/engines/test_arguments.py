@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -21,6 +22,7 @@ from tests.unit.engines.samples import (
     vllm,
 )
 
+SPECULATION: list[Callable[[EngineConfig], EngineConfig]] = [lambda config: config, drafting, guessing]
 FLAGS = {"LlamaCpp": "llamacpp-b11549-flags.txt", "VLLM": "vllm-0.32.0-flags.txt"}
 
 
@@ -48,7 +50,7 @@ def every_llama_cpp() -> list[EngineConfig]:
             [1, 2],
             [None, 64, 4096],
             [None, 8],
-            [replace, drafting, guessing],
+            SPECULATION,
         )
     ]
 
@@ -62,7 +64,7 @@ def every_vllm() -> list[EngineConfig]:
             [1, 2],
             [None, 8192],
             ["None", "AWQ", "GPTQ", "FP8", "CompressedTensors"],
-            [replace, drafting, guessing],
+            SPECULATION,
         )
     ]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_fleet.api.model import Attention, ModelFacts
@@ -131,6 +131,7 @@ def test_it_says_so_when_it_fits() -> None:
     assert found.message.startswith("Needs 0.5 GiB of 2.0 GiB (weights 93.8 MiB, KV cache of 4 × 2048 tokens 0.2 GiB")
 
 
+@settings(deadline=None)
 @given(
     memory=st.integers(300, 4000),
     slots=st.integers(1, 64),
@@ -168,6 +169,7 @@ def test_what_is_said_to_fit_fits_and_is_the_best(
                 raise AssertionError(option)
 
 
+@settings(deadline=None)
 @given(slots=st.integers(1, 64), more=st.integers(1, 64), devices=st.integers(1, 8))
 def test_more_sequences_never_need_less(slots: int, more: int, devices: int) -> None:
     config = llama_cpp(max_sequences=slots, on_gpu=True, devices=devices, memory_bytes=24 * GIB * devices)

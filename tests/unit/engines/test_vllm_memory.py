@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_fleet.api.model import Attention
@@ -103,6 +103,7 @@ def test_quantizing_while_loading_halves_the_layers() -> None:
     assert stored // 2 < quantized < stored * 6 // 10
 
 
+@settings(deadline=None)
 @given(
     memory=st.integers(4, 200),
     context=st.integers(1, 160).map(lambda n: n * 256),
