@@ -25,6 +25,8 @@ carried from one to the next."""
 
 ENGINE_UNAVAILABLE = 503
 
+SHORTEST_WAIT_SECONDS = 0.001
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -141,22 +143,25 @@ class Attempts:
         table.waiting.enter(self._model)
         began = self._clock()
         try:
-            while choice is None:
-                left = self._deadline - self._clock()
-                if left <= 0:
-                    raise errors.unavailable(f"Model `{self._model}` has no ready replica.")
-                await table.changes.wait(min(left, self._until_return()))
+            while True:
+                # Read before choosing: an ejection that ends between the two would otherwise be waited for in vain.
+                returns = self._next_return()
                 choice = self._choose()
+                if choice is not None:
+                    return choice
+                now = self._clock()
+                if now >= self._deadline:
+                    raise errors.unavailable(f"Model `{self._model}` has no ready replica.")
+                await table.changes.wait(max(min(self._deadline, returns) - now, SHORTEST_WAIT_SECONDS))
         finally:
             table.waiting.leave(self._model)
             self._exchange.held_seconds += self._clock() - began
-        return choice
 
-    def _until_return(self) -> float:
-        """Seconds until an ejected engine may be tried again."""
+    def _next_return(self) -> float:
+        """When an ejected engine may be tried again, on the clock."""
         model = self._current()
         moment = self._table.endpoints.next_return(model) if model else None
-        return float("inf") if moment is None else max(moment - self._clock(), 0.001)
+        return float("inf") if moment is None else moment
 
     def _current(self) -> Model | None:
         """The model in the routes as they are now: they may have changed while the request was held."""

@@ -70,15 +70,20 @@ class Front:
         return answer
 
     async def _answer(self, ask: Ask, exchange: Exchange) -> Answer:
-        if not ask.path.startswith("/v1/") or ".." in ask.path:
+        if not ask.path.startswith("/v1/"):
             raise errors.unknown_path()
         exchange.tenant = keys.authenticate(self.keys(), ask.headers)
+        if not self.table.routes().revision:
+            raise errors.unavailable("The gateway has no routes yet.")
         if ask.path == "/v1/models" or ask.path.startswith("/v1/models/"):
             if ask.method != "GET":
                 raise errors.wrong_method("GET")
             return self._models(ask.path[len("/v1/models/") :])
         if ask.method != "POST":
             raise errors.wrong_method("POST")
+        # It goes on to an engine, where it must not mean anything outside /v1/.
+        if ".." in ask.path or "%" in ask.path:
+            raise errors.unknown_path()
         parsed = request_body.parse(ask.path, await ask.read_body(self.table.routes().max_body_bytes))
         model = self.table.routes().resolve(parsed.model)
         if model is None:

@@ -62,17 +62,21 @@ class Door:
         )
         answer = await self._front.answer(ask)
         headers = {**answer.headers, "X-Request-Id": request_id, "Server": "inference-fleet"}
-        if self.closing:
-            headers["Connection"] = "close"
-        if answer.stream is None:
-            return web.Response(status=answer.status, headers=headers, body=answer.body)
-        return await self._send(request, answer, answer.stream, headers)
+        if answer.stream is not None:
+            return await self._send(request, answer, answer.stream, headers)
+        response = web.Response(status=answer.status, headers=headers, body=answer.body)
+        # After a body that was not read to its end there is no telling where the next request begins.
+        if self.closing or not request.content.at_eof() or request.content.exception() is not None:
+            response.force_close()
+        return response
 
     async def _send(
         self, request: web.BaseRequest, answer: Answer, stream: Stream, headers: dict[str, str]
     ) -> web.StreamResponse:
         clock = asyncio.get_running_loop().time
         response = web.StreamResponse(status=answer.status, headers=headers)
+        if self.closing:
+            response.force_close()
         opened = _OpenStream(response, clock())
         try:
             await response.prepare(request)
