@@ -2,118 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.support.fleet import Fleet, cluster, operator, place
+from tests.support.running_operator import USER_AGENT, RunningOperator
 
-from tests.support import fleet
-from tests.support.cluster import KwokCluster
-from tests.support.running_operator import USER_AGENT, RunningOperator, running
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KwokCluster]:
-    with KwokCluster.session() as cluster:
-        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "crds")
-        role = cluster.run(
-            "kubectl", "create", "clusterrole", "inference-fleet-gateway", "--verb=get", "--resource=configmaps"
-        )
-        assert role.returncode == 0 or "exists" in role.stderr
-        cluster.add_node("plain")
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def operator(cluster: KwokCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningOperator]:
-    folder = tmp_path_factory.mktemp("operator")
-    with running(cluster.kubeconfig, folder, f"kernel-{uuid.uuid4().hex[:6]}", "--resync-seconds", "2") as operator:
-        yield operator
-
-
-class Fleet:
-    """One namespace, one pool of GPUs, one policy in it."""
-
-    def __init__(self, cluster: KwokCluster, namespace: str, operator: RunningOperator) -> None:
-        self.cluster, self.namespace, self.operator = cluster, namespace, operator
-        self.pool = namespace
-
-    def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        return self.cluster.get(kind, name, self.namespace)
-
-    def declare(self, name: str = "chat", **options: Any) -> None:
-        self.cluster.apply(fleet.policy(name, self.pool, **options), namespace=self.namespace)
-
-    def engines(self, policy: str = "chat") -> list[dict[str, Any]]:
-        selector = f"inference-fleet.dev/component=engine,inference-fleet.dev/policy={policy}"
-        return self.cluster.list("deployment", self.namespace, selector)
-
-    def engine(self, policy: str = "chat") -> dict[str, Any]:
-        found = self.engines(policy)
-        assert len(found) == 1, f"{[d['metadata']['name'] for d in found]}\n{self.operator.tail()}"
-        return found[0]
-
-    def wait(self, what: str, look: Any, seconds: float = 40) -> Any:
-        try:
-            return self.cluster.wait_for(what, look, seconds)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.operator.tail()}") from error
-
-    def condition(self, name: str, wanted: str, status: str = "True", seconds: float = 40) -> dict[str, Any]:
-        def look() -> dict[str, Any] | None:
-            found = self.get("ipol", name)
-            conditions = (found or {}).get("status", {}).get("conditions", [])
-            generation = (found or {}).get("metadata", {}).get("generation")
-            for c in conditions:
-                if (c["type"], c["status"]) == (wanted, status) and c.get("observedGeneration") == generation:
-                    return c
-            raise AssertionError(
-                "\n".join(f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in conditions)
-            )
-
-        return self.wait(f"policy {name} has {wanted}={status}", look, seconds)
-
-    def patch(self, kind: str, name: str, *operations: dict[str, Any]) -> None:
-        self.cluster.kubectl("-n", self.namespace, "patch", kind, name, "--type=json", "-p", json.dumps(operations))
-
-    def replicas(self, count: int, policy: str = "chat") -> None:
-        self.patch("ipol", policy, {"op": "replace", "path": "/spec/models/0/replicas/min", "value": count})
-
-    def settled(self) -> None:
-        """Until the operator has written nothing for a while."""
-
-        def look() -> bool:
-            marker = self.cluster.marker()
-            time.sleep(1.5)
-            return not self.own_writes(marker)
-
-        self.wait("the operator is settled", look)
-
-    def own_writes(self, marker: Any) -> list[str]:
-        writes = self.cluster.writes_since(marker, user_agent=USER_AGENT)
-        return [
-            str(w)
-            for w in writes
-            if w.namespace in (self.namespace, "") and w.name in ("", self.pool) or self.namespace == w.namespace
-        ]
-
-
-@pytest.fixture
-def place(cluster: KwokCluster, operator: RunningOperator) -> Iterator[Fleet]:
-    with cluster.namespace("kernel") as namespace:
-        fleet.add_gpu_node(cluster, f"gpu-{namespace}", namespace, gpus=4)
-        cluster.apply(fleet.accelerator_class(namespace))
-        cluster.apply(fleet.model("tiny"), namespace=namespace)
-        fleet.inspected(cluster, namespace, "tiny")
-        try:
-            yield Fleet(cluster, namespace, operator)
-        finally:
-            cluster.run("kubectl", "delete", "accel", namespace)
-            cluster.remove_node(f"gpu-{namespace}")
+__all__ = ["cluster", "operator", "place"]
 
 
 def test_a_policy_becomes_engines_behind_a_gateway_and_says_so(place: Fleet) -> None:
@@ -136,11 +31,12 @@ def test_a_policy_becomes_engines_behind_a_gateway_and_says_so(place: Fleet) -> 
     assert policy["status"]["replicas"] == "2/2"
     assert policy["status"]["endpoint"] == f"http://chat-gateway.{place.namespace}.svc"
     assert policy["status"]["cost"] == {"currency": "USD", "perHour": "2.00"}
-    status = place.cluster.wait_for(
-        "the class counts its devices",
-        lambda: (s := (place.cluster.get("accel", place.pool) or {}).get("status", {})).get("devices", {}).get("claimed") == 2 and s,
-    )  # fmt: skip
-    assert status["devices"] == {"allocatable": 4, "usedByOthers": 0, "claimed": 2}
+
+    def counted() -> bool:
+        status = (place.cluster.get("accel", place.pool) or {}).get("status", {})
+        return status.get("devices") == {"allocatable": 4, "usedByOthers": 0, "claimed": 2}
+
+    place.wait("the class counts its devices", counted)
 
 
 def test_an_unchanged_world_is_not_written_to(place: Fleet) -> None:
@@ -290,10 +186,12 @@ def test_in_mode_plan_nothing_is_made(place: Fleet) -> None:
 def test_two_policies_never_both_take_the_last_devices(place: Fleet) -> None:
     for name in ("one", "two", "three"):
         place.declare(name, replicas=3)
-    place.wait(
-        "four devices are given out",
-        lambda: sum(d["spec"]["replicas"] for d in place.cluster.list("deployment", place.namespace, "inference-fleet.dev/component=engine")) == 4,
-    )  # fmt: skip
+    engines = ("inference-fleet.dev/component=engine",)
+
+    def given_out() -> bool:
+        return sum(d["spec"]["replicas"] for d in place.cluster.list("deployment", place.namespace, *engines)) == 4
+
+    place.wait("four devices are given out", given_out)
     time.sleep(2)
     pods = place.cluster.list("pod", place.namespace, "inference-fleet.dev/component=engine")
     assert len(pods) == 4

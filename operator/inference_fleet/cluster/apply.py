@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inference_fleet.cluster import kinds
-from inference_fleet.cluster.client import SCALE_FIELD_MANAGER, ApiError, ClusterClient
+from inference_fleet.cluster.client import SCALE_FIELD_MANAGER, ApiError, ClusterClient, NamespaceEnding
 from inference_fleet.cluster.kinds import Kind, kind_of
 from inference_fleet.cluster.meta_reading import read_meta
 from inference_fleet.cluster.pod_reading import DELETION_COST
@@ -81,6 +81,8 @@ class Applier:
                 self._note(error, kind, metadata["name"], variant)
 
     def _note(self, error: ApiError, kind: Kind, name: str, variant: bool = False) -> None:
+        if isinstance(error, NamespaceEnding):
+            raise error
         if error.stale:
             log.info("%s %s changed meanwhile: %s", kind.name, name, error.message)
             self.outcome.stale = True

@@ -52,6 +52,10 @@ class ApiError(Exception):
         return self.status in (404, 409, 412)
 
 
+class NamespaceEnding(ApiError):
+    """The namespace is being deleted: nothing new is made in it, and what is there will go."""
+
+
 class ApiUnreachable(Exception):
     """No answer came: connection, TLS or time."""
 
@@ -315,7 +319,9 @@ async def _error_of(response: aiohttp.ClientResponse) -> Exception:
     message = str(status.get("message") or data[:200].decode(errors="replace") or response.reason)
     if response.status in (502, 503, 504):
         return ApiUnreachable(f"{response.status} {message}")
-    return ApiError(response.status, str(status.get("reason") or response.reason or ""), message)
+    causes = (status.get("details") or {}).get("causes") or []
+    refusal = NamespaceEnding if any(c.get("reason") == "NamespaceTerminating" for c in causes) else ApiError
+    return refusal(response.status, str(status.get("reason") or response.reason or ""), message)
 
 
 async def list_all(

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from inference_fleet.cluster import kinds
-from inference_fleet.cluster.client import ApiError, ApiUnreachable, ClusterClient
+from inference_fleet.cluster.client import ApiError, ApiUnreachable, ClusterClient, NamespaceEnding
 from inference_fleet.cluster.kinds import Kind
 from inference_fleet.cluster.seen import Meta
 from inference_fleet.plan.outcome import Event
@@ -75,6 +75,8 @@ class Reporter:
             log.info("%s %s: %s: %s", kind.name, meta.key, event.reason, event.message)
             try:
                 await self.client.create(kinds.EVENT, manifest(event, kind, meta, self.instance, self.wall()))
+            except NamespaceEnding:
+                return
             except (ApiError, ApiUnreachable) as error:
                 log.warning("an Event was not sent: %s", error)
                 continue

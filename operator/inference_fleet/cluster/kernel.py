@@ -12,7 +12,7 @@ from typing import Any
 
 from inference_fleet.cluster import kinds, memory
 from inference_fleet.cluster.claims import Entry, Ledger, Turns
-from inference_fleet.cluster.client import ApiUnreachable, ClusterClient, list_all
+from inference_fleet.cluster.client import ApiUnreachable, ClusterClient, NamespaceEnding, list_all
 from inference_fleet.cluster.events import Reporter, digest
 from inference_fleet.cluster.kinds import Kind
 from inference_fleet.cluster.lease import LeaseLost
@@ -42,6 +42,8 @@ OWED_SECONDS = 60.0
 PRIME_SECONDS = 5.0
 DRAIN_PASSES_SECONDS = 12.0
 LAG_PERIOD_SECONDS = 0.25
+ENDING_SECONDS = 15.0
+"""How soon to look again at an object whose namespace is being deleted: it should be gone by then."""
 CLAIMANTS_SECONDS = 0.2
 
 WATCHED_BY_KOPF = (kinds.POLICY, kinds.MODEL, kinds.ACCELERATOR_CLASS)
@@ -287,6 +289,8 @@ class Kernel:
                 result = await self._pass(sort, name)
             except asyncio.CancelledError:
                 raise
+            except NamespaceEnding:
+                self._done(taken.key, sort, PassResult(ENDING_SECONDS))
             except (ApiUnreachable, LeaseLost) as error:
                 log.warning("%s: %s", taken.key, error)
                 self._failed(taken.key, sort, "unreachable")

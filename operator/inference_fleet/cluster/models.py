@@ -161,9 +161,14 @@ def _inspected(seen: ModelSeen, found: Inspected | None, failed: Failed | None, 
         )
     if failed is not None:
         remedy = REMEDIES.get(failed.reason, "")
-        text = " ".join(part for part in (failed.message.rstrip(), remedy) if part)
+        text = " ".join(part for part in (_sentence(failed.message), remedy) if part)
         return say(Status.FALSE, _word(failed.reason), f"{text}{more}")
     return say(Status.UNKNOWN, "Inspecting", "A Job reads the headers.")
+
+
+def _sentence(text: str) -> str:
+    plain = text.strip()
+    return plain if not plain or plain[-1] in ".!?" else f"{plain}."
 
 
 def _word(reason: str) -> str:
