@@ -14,12 +14,17 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from hack.cluster.api_server import VERSIONS, ApiServer
 from inference_fleet.api import crd
 from inference_fleet.api.crd import KINDS, Kind
+from inference_fleet.api.faults import sentences
+from tests.cluster import random_resources
+from tests.cluster.dry_run import DryRun
 from tests.support.cluster import Cluster
 from tests.unit.api.resources import BY_NAME, REPOSITORY, Refused, refused, valid
+from tests.unit.api.structural import nodes
 
 VALID = dict(valid())
 PER_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
@@ -302,3 +307,44 @@ def test_each_file_holds_one_definition() -> None:
     for path in sorted(Path(REPOSITORY / "crds").glob("*.yaml")):
         (document,) = yaml.safe_load_all(path.read_text())
         assert document["kind"] == "CustomResourceDefinition"
+
+
+# -- our own reading against the server's
+
+
+MESSAGES = {
+    rule["message"]
+    for kind in KINDS
+    for _, node in nodes(crd.schema(kind))
+    for rule in node.get("x-kubernetes-validations", [])
+    if "oldSelf" not in rule["rule"]
+}
+"""What each rule says, but for those about changes."""
+
+
+def test_the_server_and_our_own_reading_agree(api: Cluster) -> None:
+    """Each rule is written twice, in CEL and in Python. On random resources both must come to the same answer."""
+    server = DryRun(api.kubeconfig)
+    differences, ours, documents = [], 0, list(random_resources.resources(seed=20261201, count=1200))
+    broken: set[str] = set()
+    for document in documents:
+        theirs, verdict = server.create(document), reading(document)
+        ours += not verdict
+        broken |= {message for message in MESSAGES if message in verdict}
+        if bool(theirs) != bool(verdict):
+            differences.append(
+                f"{json.dumps(document)}\n  server: {theirs or 'accepted'}\n  we: {verdict or 'accepted'}"
+            )
+    assert not differences, f"{len(differences)} of {len(documents)}:\n" + "\n".join(differences[:10])
+    assert broken == MESSAGES, "these rules were never broken"
+    assert 0.2 < ours / len(documents) < 0.8, f"{ours} accepted: too one-sided to say much"
+
+
+def reading(document: dict[str, Any]) -> str:
+    """What our own reading complains of; empty when it takes the resource."""
+    kind = BY_NAME[document["kind"]]
+    try:
+        kind.model_validate(document)
+    except ValidationError as error:
+        return "; ".join(sentences(error, kind))
+    return ""

@@ -149,7 +149,7 @@ class AcceleratorClassSpec(ApiModel):
             cel="!has(self.resourceName)"
             " || self.resourceName.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$')",
             message="resourceName must be an extended resource such as nvidia.com/gpu; leave it out for a CPU class",
-            holds=lambda self: self.resource_name is None or _RESOURCE_NAME.match(self.resource_name) is not None,
+            holds=lambda self: self.resource_name is None or _RESOURCE_NAME.fullmatch(self.resource_name) is not None,
             field="resourceName",
         ),
         Rule(

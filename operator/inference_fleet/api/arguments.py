@@ -33,7 +33,7 @@ class Reserved:
     def found(self, arguments: Iterable[str]) -> tuple[str, ...]:
         """The arguments that set one of the flags."""
         compiled = re.compile(self.pattern)
-        return tuple(argument for argument in arguments if compiled.match(argument.replace("_", "-")))
+        return tuple(argument for argument in arguments if compiled.fullmatch(argument.replace("_", "-")))
 
 
 # fmt: off

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, GetJsonSchemaHandler
+from pydantic import AwareDatetime, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 from inference_fleet.api.base import StatusModel, Whole, shortened
@@ -55,7 +55,7 @@ class Condition(StatusModel):
     """Why, in a sentence with the numbers. Cut at 1,024 characters."""
     observed_generation: Annotated[Whole, Field(ge=0)] | None = None
     """The metadata.generation that this was computed from."""
-    last_transition_time: datetime | None = None
+    last_transition_time: AwareDatetime | None = None
     """When `status` last changed. None in a condition that was computed and not yet written."""
 
     @classmethod
@@ -80,9 +80,10 @@ def is_true(conditions: Iterable[Condition], wanted: str) -> bool:
 def with_times(previous: Iterable[Condition], computed: Sequence[Condition], now: datetime) -> tuple[Condition, ...]:
     """The computed conditions, in their order, ready to be written.
 
-    `lastTransitionTime` moves only where `status` changed; a condition that was not there before changed now. Types that are no
-    longer computed are left out.
+    `now` is timezone-aware; whole seconds of it are kept, as Kubernetes does. `lastTransitionTime` moves only where `status`
+    changed; a condition that was not there before changed now. Types that are no longer computed are left out.
     """
+    now = now.replace(microsecond=0)
     before = {condition.type: condition for condition in previous}
 
     def since(condition: Condition) -> datetime:

@@ -127,7 +127,7 @@ class Engine(ApiModel):
     """VLLM: paged KV cache, many sequences, GPUs. LlamaCpp: GGUF files, CPUs and GPUs."""
     version: Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[0-9A-Za-z][-._0-9A-Za-z]*$")]
     """Version of the engine, such as `"0.32"` or `"b11549"`: decides which flags are rendered."""
-    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\s]+$")] | None = None
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")] | None = None
     """Image to run instead of the installation's own for this engine."""
     extra_arguments: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=32)] = ()
     """Further arguments, after ours. They cannot set what the operator renders."""

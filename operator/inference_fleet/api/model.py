@@ -24,7 +24,7 @@ from inference_fleet.api.metadata import Column, ObjectMeta, Resource
 Positive = Annotated[Whole, Field(ge=1, le=2**53)]
 RelativePath = Annotated[str, Field(min_length=1, max_length=512)]
 
-_URL = re.compile(r"^https?://[^/?#\s]+/([^?#\s]*/)?[^/?#\s]+([?][^#\s]*)?$")
+_URL = re.compile(r"^https?://[^/?#\s]+/([^?#\s]*/)?[^/?#\s]+([?][^#\s]*)?$", re.ASCII)
 _REPOSITORY = re.compile(r"^[A-Za-z0-9][-._A-Za-z0-9]*/[A-Za-z0-9][-._A-Za-z0-9]*$")
 
 
@@ -44,7 +44,7 @@ class HTTPSource(ApiModel):
         Rule(
             cel=r"self.url.matches('^https?://[^/?#\\s]+/([^?#\\s]*/)?[^/?#\\s]+([?][^#\\s]*)?$')",
             message="url must be http:// or https:// and its path must end in a file name, such as https://host/model.gguf",
-            holds=lambda self: _URL.match(self.url) is not None,
+            holds=lambda self: _URL.fullmatch(self.url) is not None,
             field="url",
         ),
     )
@@ -67,7 +67,7 @@ class HuggingFaceSource(ApiModel):
         Rule(
             cel="self.repository.matches('^[A-Za-z0-9][-._A-Za-z0-9]*/[A-Za-z0-9][-._A-Za-z0-9]*$')",
             message="repository must be owner/name, such as Qwen/Qwen3-8B, without a host",
-            holds=lambda self: _REPOSITORY.match(self.repository) is not None,
+            holds=lambda self: _REPOSITORY.fullmatch(self.repository) is not None,
             field="repository",
         ),
         Rule(

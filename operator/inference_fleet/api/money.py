@@ -16,7 +16,7 @@ _MONEY = re.compile(PATTERN)
 
 def parse_money(text: str) -> Decimal:
     """The exact amount of `3.99`. Raises ValueError for a sign, an exponent, a separator, or more than six decimals."""
-    if not _MONEY.match(text):
+    if not _MONEY.fullmatch(text):
         raise ValueError(f"{text!r} is not an amount such as 3.99")
     return Decimal(text)
 
@@ -59,7 +59,7 @@ class Money(str):
     def _read(cls, value: Any) -> Money:
         if not isinstance(value, str):
             raise PydanticCustomError("money", 'must be an amount in quotes, such as "3.99"')
-        if not _MONEY.match(value):
+        if not _MONEY.fullmatch(value):
             raise PydanticCustomError("money", 'must be an amount such as "3.99", not negative, at most six decimals')
         return cls(value)
 

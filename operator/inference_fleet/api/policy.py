@@ -157,7 +157,7 @@ class InferencePolicy(ApiModel):
             " characters: its Services are named after it",
             holds=lambda self: (
                 not self.metadata.name
-                or (len(self.metadata.name) <= NAME_LENGTH and _NAME.match(self.metadata.name) is not None)
+                or (len(self.metadata.name) <= NAME_LENGTH and _NAME.fullmatch(self.metadata.name) is not None)
             ),
         ),
         Rule(

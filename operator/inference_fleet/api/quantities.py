@@ -28,7 +28,7 @@ def parse(text: str) -> Decimal:
 
     Raises ValueError for anything else.
     """
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.fullmatch(text)
     if match is None or len(text) > 32:
         raise ValueError(f"{text!r} is not a quantity such as 75Gi, 1500M, 500m or 4")
     number = Decimal(match["number"])

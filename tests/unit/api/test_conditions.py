@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from inference_fleet.api.condition_types import CONDITIONS, known_reasons
 from inference_fleet.api.conditions import Condition, ConditionType, Status, find, is_true, with_times
@@ -25,6 +26,13 @@ def ready(status: Status, reason: str = "Because", at: datetime | None = None) -
 def test_a_new_condition_changed_now() -> None:
     (written,) = with_times([], [ready(Status.TRUE)], NOW)
     assert written.last_transition_time == NOW
+
+
+def test_times_are_whole_seconds_with_a_zone() -> None:
+    (written,) = with_times([], [ready(Status.TRUE)], NOW.replace(microsecond=123456))
+    assert written.to_dict()["lastTransitionTime"] == "2026-12-01T12:00:00Z"
+    with pytest.raises(ValidationError):
+        Condition(type="Ready", status=Status.TRUE, reason="Ready", last_transition_time=datetime(2026, 12, 1))
 
 
 def test_a_new_reason_moves_no_time() -> None:

@@ -37,7 +37,7 @@ def test_cores(text: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Gi", "75 Gi", "75GB", "75gi", "1e", "1e5Gi", "0x10", "1,5Gi", "NaN", "1" * 40, "٣Gi"]
+    "text", ["", "Gi", "75 Gi", "75GB", "75gi", "1e", "1e5Gi", "0x10", "1,5Gi", "NaN", "4Gi\n", "1" * 40, "٣Gi"]
 )
 def test_not_a_quantity(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
@@ -70,7 +70,9 @@ def test_a_quantity_is_a_number_and_a_factor(number: int, suffix: str) -> None:
     assert parse(f"{number}{suffix}") == number * parse(f"1{suffix}")
 
 
-@pytest.mark.parametrize("value", ["-1.00", "1e3", "1,50", "$4", "", ".5", "5.", 3.99, 4, "1.1234567", "1" * 10])
+@pytest.mark.parametrize(
+    "value", ["-1.00", "1e3", "1,50", "$4", "", ".5", "5.", 3.99, 4, "1.1234567", "1.00\n", "1" * 10]
+)
 def test_not_an_amount(value: object) -> None:
     with pytest.raises(ValidationError, match="must be an amount"):
         Figures.model_validate({"price": value})
