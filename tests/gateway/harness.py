@@ -220,14 +220,14 @@ class Engine:
 
 
 @contextlib.asynccontextmanager
-async def run_engine(behaviour: Behaviour, port: int | None = None) -> AsyncIterator[Engine]:
+async def run_engine(behaviour: Behaviour, port: int | None = None, host: str = "127.0.0.1") -> AsyncIterator[Engine]:
     port = port or free_port()
-    engine = Engine(f"127.0.0.1:{port}", behaviour)
+    engine = Engine(f"{host}:{port}", behaviour)
     application = web.Application(client_max_size=1 << 28)
     application.router.add_route("POST", "/{tail:.*}", engine.handle)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, host, port).start()
     try:
         yield engine
     finally:

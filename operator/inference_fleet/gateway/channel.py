@@ -144,6 +144,7 @@ class KubernetesChannel:
         relist_seconds: int,
         random: Callable[[], float],
     ) -> None:
+        self._api = api
         self._watches = (
             ListWatch(
                 api,
@@ -165,4 +166,7 @@ class KubernetesChannel:
         )
 
     async def run(self) -> None:
-        await asyncio.gather(*(watch.run() for watch in self._watches))
+        try:
+            await asyncio.gather(*(watch.run() for watch in self._watches))
+        finally:
+            await self._api.close()

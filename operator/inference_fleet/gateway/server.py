@@ -90,6 +90,7 @@ class Gateway:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await admin.cleanup()
             await self._upstream.close()
 
