@@ -187,7 +187,7 @@ STATUSES: dict[str, dict[str, Any]] = {
                 "name": "minimal-minimal-1a2b3c4d", "model": "minimal", "build": "main", "accelerator": "any",
                 "replicas": {"desired": 2, "ready": 1}, "pricePerHour": "0.81", "upToDate": True,
                 "memory": {"neededBytes": 9663676416, "availableBytes": 23622320128, "sequences": 11},
-                "speculation": {"depth": 4, "acceptedPercent": 71, "tokensPerSecond": "182.4"},
+                "speculation": {"depth": 4, "acceptedPercent": 71},
             }
         ],
         "objectives": [{"name": "whole", "observedMilliseconds": 2710, "attainmentPercent": 97, "requests": 1200}],

@@ -71,12 +71,6 @@ def find(conditions: Iterable[Condition], wanted: str) -> Condition | None:
     return next((condition for condition in conditions if condition.type == wanted), None)
 
 
-def is_true(conditions: Iterable[Condition], wanted: str) -> bool:
-    """Whether the condition of this type is there and True."""
-    condition = find(conditions, wanted)
-    return condition is not None and condition.status is Status.TRUE
-
-
 def with_times(previous: Iterable[Condition], computed: Sequence[Condition], now: datetime) -> tuple[Condition, ...]:
     """The computed conditions, in their order, ready to be written.
 

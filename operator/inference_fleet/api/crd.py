@@ -87,7 +87,7 @@ def schema(kind: Kind) -> Schema:
         "type": "string",
     }
     properties["kind"] = {"description": f"{kind.resource.kind}.", "type": "string"}
-    # Kubernetes allows no longer names; without the bound, old API servers estimate rules on them by the size of a request.
+    # Kubernetes allows no longer names; with the bound, a rule on the name is not estimated by the size of a whole request.
     name = {"type": "string", "maxLength": 253}
     properties["metadata"] = {"type": "object", "properties": {"name": name, "generateName": dict(name)}}
     properties["status"].pop("default", None)

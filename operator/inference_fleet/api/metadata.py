@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from pydantic import ConfigDict
 
@@ -23,8 +22,6 @@ class ObjectMeta(ApiModel):
     generation: int | None = None
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,6 @@ class VariantSpeculation(StatusModel):
     """Tokens guessed at once."""
     accepted_percent: Percent | None = None
     """Guessed tokens that were right; absent until some were guessed."""
-    tokens_per_second: Annotated[str, Field(max_length=32)] | None = None
-    """Output tokens a second over the variant, a decimal string; absent until measured."""
 
 
 class VariantReport(StatusModel):

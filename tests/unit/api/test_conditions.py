@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from inference_fleet.api.condition_types import CONDITIONS, known_reasons
-from inference_fleet.api.conditions import Condition, ConditionType, Status, find, is_true, with_times
+from inference_fleet.api.conditions import Condition, ConditionType, Status, find, with_times
 from inference_fleet.api.reasons import GROUPS
 from tests.unit.api.resources import REPOSITORY
 
@@ -52,8 +52,7 @@ def test_what_is_no_longer_computed_goes() -> None:
 
 def test_finding() -> None:
     conditions = [ready(Status.TRUE)]
-    assert is_true(conditions, ConditionType.READY)
-    assert not is_true(conditions, ConditionType.ACCEPTED)
+    assert find(conditions, ConditionType.READY) is conditions[0]
     assert find(conditions, ConditionType.ACCEPTED) is None
 
 
