@@ -129,6 +129,8 @@ class Web:
     timeout_seconds: float = 30.0
     """For connecting, and for each silence while reading."""
     retries: Retries = field(default_factory=Retries)
+    use_proxy: bool = True
+    """Whether the environment's proxies are used."""
 
     def get(self, url: str, headers: Mapping[str, str] | None = None) -> Response:
         """One GET through its redirects. 2xx and 416 are returned; everything else raises SourceFailure or Transient."""
@@ -225,7 +227,7 @@ class Web:
         """A connection, straight or through the environment's proxy, and the request target to use on it."""
         host, secure = parts.hostname or "", parts.scheme == "https"
         target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-        proxy = urllib.request.getproxies().get(parts.scheme)
+        proxy = urllib.request.getproxies().get(parts.scheme) if self.use_proxy else None
         if proxy and not urllib.request.proxy_bypass(host):
             via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
             if secure:
