@@ -55,15 +55,6 @@ def test_everything_goes_with_the_policy(fleet: Fleet, namespace: str, cpu: str,
     )
 
 
-def test_a_namespace_goes_while_the_operator_is_down(fleet: Fleet, cpu: str, namespace: str) -> None:
-    started(fleet, namespace, cpu)
-    fleet.scale_operator(0)
-    try:
-        fleet.cluster.kubectl("delete", "namespace", namespace, "--timeout=120s")
-    finally:
-        fleet.scale_operator(1)
-
-
 def test_what_is_wrong_takes_nothing_down(fleet: Fleet, namespace: str, cpu: str) -> None:
     started(fleet, namespace, cpu)
     pods = {pod["metadata"]["uid"] for pod in fleet.pods("gone", namespace)}

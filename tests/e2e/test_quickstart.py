@@ -95,7 +95,7 @@ def test_completions(client: openai.OpenAI) -> None:
 
 def test_models(client: openai.OpenAI) -> None:
     names = {model.id for model in client.models.list()}
-    assert {"smollm2", "small", "chat"} <= names
+    assert "smollm2" in names
     assert client.models.retrieve("smollm2").id == "smollm2"
 
 
@@ -151,8 +151,8 @@ def test_the_objective_is_measured_and_says_nothing_about_ready(quickstart: Flee
 
     def measured() -> bool:
         found = quickstart.cluster.get("ipol", "chat", NAMESPACE) or {}
-        (objective,) = found["status"].get("objectives", [])
-        assert objective.get("requests", 0) >= 3, objective
+        requests = [row.get("requests", 0) for row in found["status"].get("objectives", [])]
+        assert len(requests) == 1 and requests[0] >= 3, found["status"]
         return condition(found, "Ready")["status"] == "True"
 
     quickstart.cluster.wait_for("the objective is reported", measured, 120)
