@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from inference_fleet.api.model import Attention
 from inference_fleet.api.quantities import format_bytes
 from inference_fleet.engines.config import EngineConfig
 
@@ -86,10 +87,16 @@ def alternatives(rule: Rule, config: EngineConfig) -> list[str]:
 
 def remedy(rule: Rule, config: EngineConfig) -> str:
     """The end of a message that says it does not fit."""
+    models = [
+        config.target.facts,
+        *([config.speculation.draft.facts] if config.speculation and config.speculation.draft else []),
+    ]
+    hybrid = any(facts.attention is Attention.HYBRID for facts in models)
+    note = "All layers are counted as if they attended to everything, which is an upper bound. " if hybrid else ""
     found = alternatives(rule, config)
     if found:
-        return f"What would fit: {', or '.join(found)}."
-    return (
+        return f"{note}What would fit: {', or '.join(found)}."
+    return note + (
         "No single change of maxSequences, contextTokens, keyValueCache or devicesPerReplica would fit: use an accelerator "
         "with more memory, or a smaller build."
     )

@@ -272,7 +272,7 @@ def key_value_bytes(facts: ModelFacts, cells: int, slots: int, ubatch_tokens: in
     if facts.attention is Attention.SLIDING_WINDOW and facts.sliding_window_tokens is not None:
         cells = min(cells, round_up(facts.sliding_window_tokens + ubatch_tokens, 256))
     keys = facts.head_dimension
-    # MLA keeps one latent vector a token; its value is a part of it.
+    # MLA keeps one latent vector a token; its value is a part of it (llama-kv-cache.cpp: no V where is_mla).
     values = 0 if facts.attention is Attention.MLA else facts.value_head_dimension or facts.head_dimension
     numbers = slots * cells * facts.layers * facts.key_value_heads * (keys + values)
     return -(-numbers * bytes_of_32 // 32)

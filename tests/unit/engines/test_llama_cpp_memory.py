@@ -189,3 +189,11 @@ def test_mla_keeps_one_latent_vector() -> None:
         update={"attention": Attention.MLA, "key_value_heads": 1, "head_dimension": 576, "value_head_dimension": 512}
     )
     assert key_value_bytes(mla, 4096, 1, 512, 64) == 4096 * 30 * 576 * 2
+
+
+def test_an_upper_bound_is_called_one() -> None:
+    """Which layers of a hybrid model keep what is not known: they are counted in full."""
+    hybrid = SMOLLM2.model_copy(update={"attention": Attention.HYBRID, "sliding_window_tokens": 512})
+    target = Artifact("/models/target/model.gguf", 98_362_432, hybrid, "GGUF")
+    assert "upper bound" in estimate(llama_cpp(target=target, memory_bytes=300 * MIB)).message
+    assert "upper bound" not in estimate(llama_cpp(memory_bytes=300 * MIB)).message
