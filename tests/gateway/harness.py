@@ -98,7 +98,7 @@ class Gateway:
         self.write_routes(document)
 
         async def shown() -> bool:
-            return (await self.ready())[1]["revision"] == document["revision"]
+            return bool((await self.ready())[1]["revision"] == document["revision"])
 
         await eventually(shown)
 
@@ -279,12 +279,12 @@ def says(*events: bytes, gap_seconds: float = 0.0) -> Behaviour:
     return behave
 
 
-def answers(value: Any, status: int = 200, **headers: str) -> Behaviour:
+def answers(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Behaviour:
     """Answers with JSON, or with bytes as they are."""
 
     async def behave(engine: Engine, request: web.Request) -> web.StreamResponse:
         body = value if isinstance(value, bytes) else json.dumps(value).encode()
-        return web.Response(status=status, body=body, headers={"Content-Type": "application/json", **headers})
+        return web.Response(status=status, body=body, headers={"Content-Type": "application/json", **(headers or {})})
 
     return behave
 

@@ -50,7 +50,7 @@ class World:
         self.endpoints = EndpointView(lambda: self.now, self.changes.notify)
         self.hold_seconds = hold_seconds
         self.held: list[tuple[str, int]] = []
-        self.waiting = Waiting(held_limit, lambda name, count: self.held.append((name, count)))
+        self.waiting = Waiting(held_limit, held_limit * 100, lambda name, count: self.held.append((name, count)))
         self.routes = self.with_endpoints(*self.plan)
 
     def with_endpoints(self, *addresses: str) -> Routes:
@@ -69,8 +69,9 @@ class World:
             raise step
         return FakeAnswer(step)
 
-    async def search(self) -> tuple[Taken, Exchange]:
+    async def search(self, body_bytes: int = 10) -> tuple[Taken, Exchange]:
         exchange = self.ledger.begin("id", "/v1/chat/completions")
+        exchange.body_bytes = body_bytes
         table = Table(lambda: self.routes, self.endpoints, self.changes, self.waiting)
         attempts = Attempts(table, self, exchange, "small", lambda: 0.0, lambda: self.now)
         return await attempts.next("/", {}, lambda _: b""), exchange
@@ -142,7 +143,7 @@ async def test_an_ejection_that_ends_just_while_it_is_looked_at_is_not_missed() 
         world.now += 0 if found else 0.6
         return found
 
-    world.endpoints.usable = slow  # type: ignore[method-assign]
+    world.endpoints.usable = slow  # type: ignore[method-assign,assignment]
     async with asyncio.timeout(5):
         taken, _ = await world.search()
     assert taken.answer.status == 200
@@ -209,12 +210,13 @@ async def test_a_model_that_disappears_while_a_request_is_held() -> None:
     assert caught.value.status == 404
 
 
-async def test_the_number_of_held_requests_is_bounded() -> None:
-    world = World(held_limit=1)
-    first = asyncio.create_task(world.search())
+@pytest.mark.parametrize(("held_limit", "body_bytes"), [(1, 10), (2, 150)], ids=["number", "bytes"])
+async def test_what_is_held_is_bounded(held_limit: int, body_bytes: int) -> None:
+    world = World(held_limit=held_limit)
+    first = asyncio.create_task(world.search(body_bytes))
     await asyncio.sleep(0)
     with pytest.raises(Refusal) as caught:
-        await world.search()
+        await world.search(body_bytes)
     assert caught.value.status == 503
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -248,7 +248,7 @@ async def test_it_keeps_serving_while_the_api_server_is_gone_and_catches_up_afte
 
     async def caught_up() -> bool:
         _, body = await gateway.ready()
-        return body["revision"] == changed["revision"] and body["models"]["small"]["endpoints"] == 0
+        return bool(body["revision"] == changed["revision"] and body["models"]["small"]["endpoints"] == 0)
 
     await eventually(caught_up, 60)
 

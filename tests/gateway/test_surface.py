@@ -177,7 +177,7 @@ async def test_a_request_id_is_taken_or_made_echoed_and_forwarded(gateway: Gatew
 
 
 async def test_keys_and_cookies_stay_at_the_door(gateway: Gateway, engine: Engine) -> None:
-    engine.behaviour = answers({"ok": True}, **{"Set-Cookie": "session=1", "X-Internal": "1"})
+    engine.behaviour = answers({"ok": True}, headers={"Set-Cookie": "session=1", "X-Internal": "1"})
     for _ in range(2):
         _, _, headers = await gateway.ask("/v1/chat/completions", CHAT, Cookie="a=b")
         assert "Set-Cookie" not in headers
@@ -249,7 +249,7 @@ async def test_errors_of_engines(
 
 
 async def test_the_engines_own_retry_after_is_kept(gateway: Gateway, engine: Engine) -> None:
-    engine.behaviour = answers({"error": {"message": "busy"}}, status=429, **{"Retry-After": "3"})
+    engine.behaviour = answers({"error": {"message": "busy"}}, status=429, headers={"Retry-After": "3"})
     assert (await gateway.ask("/v1/chat/completions", CHAT))[2]["Retry-After"] == "3"
 
 

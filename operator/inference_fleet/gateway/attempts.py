@@ -138,9 +138,10 @@ class Attempts:
         choice = self._choose()
         if choice is not None:
             return choice
-        if table.waiting.is_full:
+        size = self._exchange.body_bytes
+        if not table.waiting.has_room(size):
             raise errors.unavailable(f"Too many requests wait for a replica of model `{self._model}`.")
-        table.waiting.enter(self._model)
+        table.waiting.enter(self._model, size)
         began = self._clock()
         try:
             while True:
@@ -154,7 +155,7 @@ class Attempts:
                     raise errors.unavailable(f"Model `{self._model}` has no ready replica.")
                 await table.changes.wait(max(min(self._deadline, returns) - now, SHORTEST_WAIT_SECONDS))
         finally:
-            table.waiting.leave(self._model)
+            table.waiting.leave(self._model, size)
             self._exchange.held_seconds += self._clock() - began
 
     def _next_return(self) -> float:

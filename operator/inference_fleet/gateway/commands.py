@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--relist-seconds", type=int, default=defaults.relist_seconds, help="how often the cluster is listed anew"
     )
     parser.add_argument("--held-limit", type=int, default=defaults.held_limit, help="most requests that are held")
+    parser.add_argument("--held-bytes", type=int, default=defaults.held_bytes, help="most bytes of their bodies")
 
 
 def run(arguments: argparse.Namespace) -> int:

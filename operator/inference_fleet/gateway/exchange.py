@@ -32,7 +32,7 @@ class Ledger:
         self.metrics = metrics
         self.clock = clock
         self._wall = wall
-        self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
+        self._decisions: deque[tuple[float, Exchange, int, Outcome]] = deque(maxlen=DECISIONS_KEPT)
         self.open = 0
         """Requests that have not ended."""
         self.objectives: tuple[Objective, ...] = ()
@@ -65,7 +65,7 @@ class Ledger:
             metrics.count(m.TOKENS, model, tenant, "completion", by=exchange.tokens.completion)
         elif exchange.chunks:
             metrics.count(m.TOKENS, model, tenant, "completion", by=exchange.chunks)
-        self._decisions.append(self._decision(exchange, code, outcome))
+        self._decisions.append((self._wall(), exchange, code, outcome))
 
     def _enter_times(self, model: str, outcome: Outcome) -> None:
         if outcome.first_token is not None:
@@ -75,38 +75,9 @@ class Ledger:
             if (per_token := outcome.per_output_token) is not None:
                 self.metrics.observe(m.PER_TOKEN, model, per_token)
 
-    def _decision(self, exchange: Exchange, code: int, outcome: Outcome) -> dict[str, Any]:
-        return {
-            "time": round(self._wall(), 3),
-            "requestId": exchange.request_id,
-            "path": exchange.path,
-            "tenant": exchange.tenant,
-            "model": exchange.model,
-            "rule": exchange.rule,
-            "variant": exchange.variant,
-            "endpoint": exchange.endpoint,
-            "candidates": exchange.candidates,
-            "attempts": [
-                {"variant": one.variant, "endpoint": one.endpoint, "outcome": one.outcome} for one in exchange.attempts
-            ],
-            "heldMilliseconds": round(exchange.held_seconds * 1000),
-            "stream": exchange.stream,
-            "code": code,
-            "end": outcome.end.name,
-            "firstTokenMilliseconds": None if outcome.first_token is None else round(outcome.first_token * 1000, 1),
-            "milliseconds": round(outcome.whole * 1000, 1),
-            "tokens": None
-            if exchange.tokens is None
-            else {
-                "prompt": exchange.tokens.prompt,
-                "cached": exchange.tokens.cached,
-                "completion": exchange.tokens.completion,
-            },
-        }
-
     def decisions(self) -> list[dict[str, Any]]:
         """The last ended requests, the newest first. No prompt, answer or key is in them."""
-        return list(reversed(self._decisions))
+        return [_decision(*entry) for entry in reversed(self._decisions)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,6 +96,7 @@ class Exchange:
     variant: str = ""
     endpoint: str = ""
     candidates: int = 0
+    body_bytes: int = 0
     held_seconds: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
     first_token: float | None = None
@@ -168,6 +140,37 @@ class Exchange:
             completion_tokens=self.tokens.completion if self.tokens else None,
         )
         self.ledger.enter(self, code, outcome)
+
+
+def _decision(ended: float, exchange: Exchange, code: int, outcome: Outcome) -> dict[str, Any]:
+    """An entry as it is shown; `ended` is Unix time."""
+    return {
+        "time": round(ended, 3),
+        "requestId": exchange.request_id,
+        "path": exchange.path,
+        "tenant": exchange.tenant,
+        "model": exchange.model,
+        "rule": exchange.rule,
+        "variant": exchange.variant,
+        "endpoint": exchange.endpoint,
+        "candidates": exchange.candidates,
+        "attempts": [
+            {"variant": one.variant, "endpoint": one.endpoint, "outcome": one.outcome} for one in exchange.attempts
+        ],
+        "heldMilliseconds": round(exchange.held_seconds * 1000),
+        "stream": exchange.stream,
+        "code": code,
+        "end": outcome.end.name,
+        "firstTokenMilliseconds": None if outcome.first_token is None else round(outcome.first_token * 1000, 1),
+        "milliseconds": round(outcome.whole * 1000, 1),
+        "tokens": None
+        if exchange.tokens is None
+        else {
+            "prompt": exchange.tokens.prompt,
+            "cached": exchange.tokens.cached,
+            "completion": exchange.tokens.completion,
+        },
+    }
 
 
 def end_of(code: int) -> End:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -36,6 +37,9 @@ STREAMED_TO_US = "LlamaCpp"
 FORWARDED_HEADERS = ("traceparent", "tracestate")
 """What passes to an engine beside our own headers. Never the client's key."""
 
+KEPT_HEADERS = ("Content-Type", "Content-Encoding")
+"""What passes back with an answer that is relayed whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Front:
@@ -62,8 +66,9 @@ class Front:
             exchange.end(CLIENT_LEFT)
             raise
         except Exception as error:
-            # The type and the place, not the message: that may quote the request.
-            log.error("request %s failed: %s", ask.request_id, type(error).__name__, exc_info=error)
+            # The kind and the place, not the message: that may quote the request.
+            place = "".join(traceback.format_tb(error.__traceback__))
+            log.error("request %s failed: %s\n%s", ask.request_id, type(error).__name__, place)
             answer = refused(errors.internal())
         if answer.stream is None:
             exchange.end(answer.status)
@@ -84,7 +89,9 @@ class Front:
         # It goes on to an engine, where it must not mean anything outside /v1/.
         if ".." in ask.path or "%" in ask.path:
             raise errors.unknown_path()
-        parsed = request_body.parse(ask.path, await ask.read_body(self.table.routes().max_body_bytes))
+        body = await ask.read_body(self.table.routes().max_body_bytes)
+        exchange.body_bytes = len(body)
+        parsed = request_body.parse(ask.path, body)
         model = self.table.routes().resolve(parsed.model)
         if model is None:
             raise errors.unknown_model(parsed.model)
@@ -200,8 +207,8 @@ class _Request:
         body = await taken.answer.read()
         taken.release("answered")
         self.exchange.tokens = engine_answer.tokens(body)
-        content_type = taken.answer.headers.get("Content-Type", JSON["Content-Type"])
-        return Answer(200, {"Content-Type": content_type}, body)
+        given = taken.answer.headers
+        return Answer(200, {**JSON, **{name: given[name] for name in KEPT_HEADERS if name in given}}, body)
 
     async def _assembled(self, taken: Taken) -> Answer:
         assembler = Assembler(chat=self.parsed.path == request_body.CHAT, choices=self.parsed.choices)

@@ -32,22 +32,28 @@ class Changes:
 
 
 class Waiting:
-    """Counts the requests that are held, and bounds them: a held request keeps its body in memory."""
+    """Counts the requests that are held, and bounds them and their bodies, which stay in memory.
 
-    def __init__(self, limit: int, report: Callable[[str, int], None]) -> None:
-        self._limit = limit
+    `report` is told a model's number when it changes.
+    """
+
+    def __init__(self, most: int, most_bytes: int, report: Callable[[str, int], None]) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
         self._report = report
         self._held: dict[str, int] = {}
+        self._bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        return sum(self._held.values()) >= self._limit
+    def has_room(self, body_bytes: int) -> bool:
+        return sum(self._held.values()) < self._most and self._bytes + body_bytes <= self._most_bytes
 
-    def enter(self, model: str) -> None:
+    def enter(self, model: str, body_bytes: int) -> None:
+        self._bytes += body_bytes
         self._held[model] = self._held.get(model, 0) + 1
         self._report(model, self._held[model])
 
-    def leave(self, model: str) -> None:
+    def leave(self, model: str, body_bytes: int) -> None:
+        self._bytes -= body_bytes
         left = self._held[model] - 1
         if left:
             self._held[model] = left

@@ -53,7 +53,7 @@ class Gateway:
             self._fleet.routes,
             self._fleet.endpoints,
             self._fleet.changes,
-            Waiting(settings.held_limit, report_held(metrics)),
+            Waiting(settings.held_limit, settings.held_bytes, report_held(metrics)),
         )
         front = Front(
             table=table,

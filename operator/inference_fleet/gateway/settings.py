@@ -32,3 +32,6 @@ class Settings:
     poll_seconds: float = 2.0
     """How often files (routes, keys, certificate) are looked at."""
     held_limit: int = 1000
+    """Most requests that wait for an engine together."""
+    held_bytes: int = 256 << 20
+    """Most bytes of their bodies together."""
