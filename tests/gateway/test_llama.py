@@ -19,6 +19,18 @@ from tests.support.llama import LlamaServer, llama_server
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Say hello to the world in one short sentence."}]
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "colour",
+        "schema": {
+            "type": "object",
+            "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}},
+            "required": ["colour"],
+            "additionalProperties": False,
+        },
+    },
+}
 LONG: dict[str, Any] = {
     "model": "chat-small",
     "messages": [{"role": "user", "content": "Tell a very long story."}],
@@ -76,10 +88,11 @@ async def raw(client: openai.AsyncOpenAI, path: str, body: dict[str, Any]) -> di
         ("/chat/completions", {"messages": MESSAGES, "max_tokens": 12}),
         ("/chat/completions", {"messages": MESSAGES, "max_tokens": 4, "logprobs": True, "top_logprobs": 2}),
         ("/chat/completions", {"messages": MESSAGES, "max_tokens": 12, "stop": ["world"]}),
+        ("/chat/completions", {"messages": MESSAGES, "max_tokens": 40, "response_format": SCHEMA}),
         ("/completions", {"prompt": "Once upon", "max_tokens": 8}),
         ("/completions", {"prompt": "Once upon", "max_tokens": 4, "logprobs": 2}),
     ],
-    ids=["chat", "chat with logprobs", "chat with a stop word", "text", "text with logprobs"],
+    ids=["chat", "chat with logprobs", "chat with a stop word", "chat with a schema", "text", "text with logprobs"],
 )
 async def test_a_gathered_answer_is_the_engines_own(
     client: openai.AsyncOpenAI, direct: openai.AsyncOpenAI, path: str, body: dict[str, Any]
@@ -198,6 +211,17 @@ async def test_a_client_that_left_after_the_first_token_is_judged_by_that_alone(
     await eventually(entered)
     assert await counts("requests") == {**judged, "first-token": judged["first-token"] + 1}
     assert await counts("within") == {**within, "first-token": within["first-token"] + 1}
+
+
+async def test_embeddings(tmp_path: Path) -> None:
+    with llama_server("-c", "512", "--alias", "small", "--embeddings", "--pooling", "mean", folder=tmp_path) as server:
+        address = server.url.removeprefix("http://")
+        document = routes(model("small", variant("small-1", address, engine="LlamaCpp"), served=["embed"]))
+        async with run_gateway(tmp_path, document) as gateway:
+            client = openai.AsyncOpenAI(api_key=KEY, base_url=f"{gateway.url}/v1", max_retries=0)
+            answer = await client.embeddings.create(model="embed", input=["a cat", "a dog"])
+            assert [len(one.embedding) for one in answer.data] == [576, 576]
+            assert await gateway.metric("inference_fleet_tokens_total", kind="prompt") == answer.usage.prompt_tokens > 0
 
 
 async def test_requests_are_held_while_an_engine_loads(tmp_path: Path) -> None:

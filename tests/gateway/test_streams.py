@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import pytest_asyncio
@@ -277,6 +278,34 @@ async def test_a_client_that_leaves_a_whole_answer_stops_the_engine(gateway: Gat
         return engine.left == left + 1
 
     await eventually(stopped)
+
+
+async def test_after_a_storm_of_clients_that_leave_nothing_is_left(gateway: Gateway, engine: Engine) -> None:
+    engine.behaviour = tells_story(gap_seconds=0.05)
+    random = Random(7)
+
+    async def visit(number: int) -> bool:
+        body = {**STREAM, "model": "gathered" if number % 2 else "chat-small", "stream": number % 4 < 2}
+        try:
+            async with asyncio.timeout(random.uniform(0.01, 0.8)), gateway.post("/v1/chat/completions", body) as answer:
+                return bool(await answer.read())
+        except TimeoutError:
+            return False
+
+    began = {code: await gateway.metric("inference_fleet_requests_total", code=code) for code in ("200", "499")}
+    served = await asyncio.gather(*(visit(number) for number in range(200)))
+
+    async def quiet() -> bool:
+        return await gateway.metric("inference_fleet_requests_in_flight") == 0
+
+    await eventually(quiet)
+    ended = {
+        code: await gateway.metric("inference_fleet_requests_total", code=code) - was for code, was in began.items()
+    }
+    assert 0 < sum(served) <= ended["200"]
+    assert 0 < ended["499"] <= 200 - sum(served)
+    # Load that was counted for one who left would stay for ever, and turn the choice away from the endpoint.
+    assert (await gateway.ask("/v1/chat/completions", {**STREAM, "stream": False}))[0] == 200
 
 
 async def test_a_slow_reader_does_not_lose_or_reorder(gateway: Gateway, engine: Engine) -> None:
