@@ -24,6 +24,7 @@ MODEL_LABEL = f"{GROUP}/model"
 VARIANT_LABEL = f"{GROUP}/variant"
 
 RENDERED_HASH_ANNOTATION = f"{GROUP}/rendered-hash"
+TEMPLATE_HASH_ANNOTATION = f"{GROUP}/template-hash"
 RENDER_REVISION_ANNOTATION = f"{GROUP}/render-revision"
 SIDECAR_IMAGE_ANNOTATION = f"{GROUP}/sidecar-image"
 IDENTITY_ANNOTATION = f"{GROUP}/identity"

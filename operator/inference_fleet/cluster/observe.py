@@ -20,6 +20,7 @@ from inference_fleet.naming import (
     RENDER_REVISION_ANNOTATION,
     RENDERED_HASH_ANNOTATION,
     SIDECAR_IMAGE_ANNOTATION,
+    TEMPLATE_HASH_ANNOTATION,
     VARIANT_LABEL,
 )
 from inference_fleet.plan.observation import (
@@ -199,7 +200,7 @@ def _variant(
         replicas=deployment.replicas,
         updated_replicas=deployment.updated_replicas,
         ready_replicas=deployment.ready_replicas,
-        rendered_hash=meta.annotations.get(RENDERED_HASH_ANNOTATION, ""),
+        template_hash=meta.annotations.get(TEMPLATE_HASH_ANNOTATION, ""),
         render_revision=int(revision) if revision.isdigit() else 0,
         sidecar_image=meta.annotations.get(SIDECAR_IMAGE_ANNOTATION, ""),
         price_per_hour=_price(configuration),

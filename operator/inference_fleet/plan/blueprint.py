@@ -306,7 +306,7 @@ def _variant(
         replicas=entry.replicas.min,
         render_revision=revision or settings.render_revision,
         sidecar_image=image or settings.image,
-        running_hash=existing.rendered_hash if kept and existing is not None else "",
+        running_template_hash=existing.template_hash if kept and existing is not None else "",
         # Counted from desired replicas, not from pods: otherwise the surge pod itself would take the surge away half-way.
         surge=stock.of_class(view.name) is not None and stock.allows(view.name, choice.devices_per_replica),
         longest_generation_seconds=LONGEST_GENERATION_SECONDS,

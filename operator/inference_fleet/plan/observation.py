@@ -114,7 +114,8 @@ class VariantView:
     updated_replicas: int
     ready_replicas: int
     """Ready pods as the API server last said; the pods themselves are in `pods`."""
-    rendered_hash: str
+    template_hash: str
+    """Hash of the pod template as it was rendered: another one means that pods roll."""
     render_revision: int
     sidecar_image: str
     price_per_hour: Decimal | None = None

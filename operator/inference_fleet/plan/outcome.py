@@ -38,8 +38,8 @@ class DesiredVariant:
     longest_generation_seconds: int
     price_per_hour: Decimal | None
     memory: MemoryEstimate
-    running_hash: str = ""
-    """Hash of the template that runs; where rendering at `render_revision` gives another, the variant rolls anyway and moves to
+    running_template_hash: str = ""
+    """Hash of the pod template that runs; where rendering at `render_revision` gives another, the variant rolls anyway and moves to
     the newest revision and image. Empty: nothing runs, or an upgrade was asked for."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from inference_fleet.engines.base import Engine, Refusal, engine
 from inference_fleet.engines.contract import HTTP_PORT
@@ -12,15 +14,17 @@ from inference_fleet.naming import (
     MODEL_LABEL,
     RENDER_REVISION_ANNOTATION,
     SIDECAR_IMAGE_ANNOTATION,
+    TEMPLATE_HASH_ANNOTATION,
     VARIANT_LABEL,
     canonical_json,
+    digest,
     identity_json,
 )
 from inference_fleet.plan.observation import OperatorSettings, PolicyView
 from inference_fleet.plan.outcome import DesiredVariant
 from inference_fleet.render import weights
 from inference_fleet.render.engine_pod import DRAFT_START_SECONDS, pod_spec
-from inference_fleet.render.manifests import Manifest, metadata, stamped
+from inference_fleet.render.manifests import SHA256_HEX_DIGITS, Manifest, metadata, stamped
 from inference_fleet.render.pod_template import merged_template
 from inference_fleet.render.revisions import NEWEST
 
@@ -39,7 +43,18 @@ def render_variant(desired: DesiredVariant, policy: PolicyView, settings: Operat
     gives way to the newest. Raises ValueError for an engine that is not known, which a plan never holds.
     """
     renderer = RENDERERS.get(desired.render_revision, RENDERERS[NEWEST])
-    return renderer(desired, policy, settings)
+    kept = renderer(desired, policy, settings)
+    newest = desired.render_revision == NEWEST and desired.sidecar_image == settings.image
+    if newest or not desired.running_template_hash or template_hash(kept[0]) == desired.running_template_hash:
+        return kept
+    # Its pods roll for another reason: then they may as well become what the newest operator renders.
+    moved = replace(desired, render_revision=NEWEST, sidecar_image=settings.image)
+    return RENDERERS[NEWEST](moved, policy, settings)
+
+
+def template_hash(deployment: Mapping[str, Any]) -> str:
+    """The hash of the pod template that a rendered Deployment carries."""
+    return str(deployment["metadata"]["annotations"][TEMPLATE_HASH_ANNOTATION])
 
 
 def _revision_1(desired: DesiredVariant, policy: PolicyView, settings: OperatorSettings) -> tuple[Manifest, ...]:
@@ -78,14 +93,17 @@ def _labels(desired: DesiredVariant) -> dict[str, str]:
 def _deployment(
     desired: DesiredVariant, policy: PolicyView, settings: OperatorSettings, known: Engine, revision: int
 ) -> Manifest:
+    described = metadata(policy, desired.name, "engine", _labels(desired))
+    pod = {"metadata": {"labels": described["labels"]}, "spec": pod_spec(desired, known, settings)}
+    template = merged_template(pod, desired.model.pod_template)
     annotations = {
+        TEMPLATE_HASH_ANNOTATION: digest(canonical_json(template), SHA256_HEX_DIGITS),
         RENDER_REVISION_ANNOTATION: str(revision),
         SIDECAR_IMAGE_ANNOTATION: desired.sidecar_image,
         IDENTITY_ANNOTATION: identity_json(desired.identity),
         CONFIGURATION_ANNOTATION: configuration_json(desired),
     }
-    described = metadata(policy, desired.name, "engine", _labels(desired), annotations)
-    pod = {"metadata": {"labels": described["labels"]}, "spec": pod_spec(desired, known, settings)}
+    described = {**described, "annotations": annotations}
     surge = {"maxSurge": 1, "maxUnavailable": 0} if desired.surge else {"maxSurge": 0, "maxUnavailable": 1}
     return {
         "apiVersion": "apps/v1",
@@ -97,7 +115,7 @@ def _deployment(
             "minReadySeconds": MIN_READY_SECONDS,
             "progressDeadlineSeconds": _progress_seconds(desired, known),
             "revisionHistoryLimit": 2,
-            "template": merged_template(pod, desired.model.pod_template),
+            "template": template,
         },
     }
 

@@ -157,7 +157,7 @@ class World:
                     name=wanted.name, uid=f"uid-{wanted.name}", resource_version="1", identity=wanted.identity,
                     build=wanted.build, accelerator=wanted.accelerator, generation=1, observed_generation=1,
                     desired_replicas=wanted.replicas, replicas=0, updated_replicas=0, ready_replicas=0,
-                    rendered_hash="hash", render_revision=wanted.render_revision, sidecar_image=wanted.sidecar_image,
+                    template_hash="hash", render_revision=wanted.render_revision, sidecar_image=wanted.sidecar_image,
                     price_per_hour=wanted.price_per_hour,
                 )  # fmt: skip
         routes = outcome.routes
