@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from inference_fleet.gateway import errors
@@ -173,7 +173,7 @@ class Attempts:
         if model is None:
             raise errors.unknown_model(self._model)
         routes, endpoints = self._table.routes(), self._table.endpoints
-        candidates: list[tuple[Variant, list[Endpoint]]] = [
+        candidates: list[tuple[Variant, Sequence[Endpoint]]] = [
             (variant, endpoints.usable(routes, variant)) for variant in model.variants if variant.weight
         ]
         self._exchange.candidates = sum(len(usable) for _, usable in candidates)

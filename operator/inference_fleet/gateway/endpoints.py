@@ -6,7 +6,7 @@ is in flight on an endpoint is counted here too and outlives the endpoint's remo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ class EndpointView:
         self._slices: dict[str, Mapping[str, Any]] = {}
         self._ejections: dict[str, _Ejection] = {}
         self._in_flight: dict[str, int] = {}
-        self._listed: dict[str, tuple[_Listed, ...]] = {}
+        self._ready_by_variant: dict[str, tuple[Endpoint, ...]] = {}
 
     def replace(self, slices: Iterable[Mapping[str, Any]]) -> None:
         """Takes a re-list as the whole truth."""
@@ -96,16 +96,17 @@ class EndpointView:
         self._reset()
 
     def _reset(self) -> None:
-        self._listed = {}
+        self._ready_by_variant = {}
         self._changed()
 
-    def _of_variant(self, variant: Variant) -> tuple[_Listed, ...]:
-        listed = self._listed.get(variant.name)
-        if listed is None:
-            listed = self._listed[variant.name] = self._list(variant)
-        return listed
+    def _ready(self, variant: Variant) -> tuple[Endpoint, ...]:
+        """Endpoints that Kubernetes calls ready and not terminating; worked out once after each change."""
+        ready = self._ready_by_variant.get(variant.name)
+        if ready is None:
+            ready = self._ready_by_variant[variant.name] = self._list(variant)
+        return ready
 
-    def _list(self, variant: Variant) -> tuple[_Listed, ...]:
+    def _list(self, variant: Variant) -> tuple[Endpoint, ...]:
         found = {address: _Listed(Endpoint(address, address), True) for address in variant.endpoints}
         for slice_ in self._slices.values():
             labels = slice_["metadata"].get("labels") or {}
@@ -115,23 +116,24 @@ class EndpointView:
                     known = found.get(listed.endpoint.address)
                     if known is None or known.usable:
                         found[listed.endpoint.address] = listed
-        return tuple(found.values())
+        return tuple(listed.endpoint for listed in found.values() if listed.usable)
 
     def routes_changed(self) -> None:
         """Forgets what was derived from the routes before."""
         self._reset()
 
-    def usable(self, routes: Routes, variant: Variant) -> list[Endpoint]:
+    def usable(self, routes: Routes, variant: Variant) -> Sequence[Endpoint]:
         """Endpoints that may get a new request: ready, not terminating, not draining, not ejected."""
+        ready = self._ready(variant)
+        if not routes.drain and not self._ejections:
+            return ready
         now = self._clock()
         return [
-            listed.endpoint
-            for listed in self._of_variant(variant)
-            if listed.usable and listed.endpoint.pod not in routes.drain and not self._is_ejected(listed, now)
+            endpoint for endpoint in ready if endpoint.pod not in routes.drain and not self._is_ejected(endpoint, now)
         ]
 
-    def _is_ejected(self, listed: _Listed, now: float) -> bool:
-        ejection = self._ejections.get(listed.endpoint.address)
+    def _is_ejected(self, endpoint: Endpoint, now: float) -> bool:
+        ejection = self._ejections.get(endpoint.address)
         return ejection is not None and now < ejection.until
 
     def count(self, routes: Routes, model: Model) -> int:
@@ -142,10 +144,10 @@ class EndpointView:
         """When the first ejected endpoint of a model may be tried again, on the clock; None if none is ejected."""
         now = self._clock()
         times = [
-            self._ejections[listed.endpoint.address].until
+            self._ejections[endpoint.address].until
             for variant in model.variants
-            for listed in self._of_variant(variant)
-            if self._is_ejected(listed, now)
+            for endpoint in self._ready(variant)
+            if self._is_ejected(endpoint, now)
         ]
         return min(times, default=None)
 
