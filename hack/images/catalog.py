@@ -119,14 +119,19 @@ def llama_image() -> Image:
 # -- a simulator with vLLM's interface
 
 
+SIMULATOR_ENTRY = REPOSITORY / "images" / "vllm-simulator" / "vllm-serve"
+"""Takes vLLM's arguments, as the entry point of vLLM's own image does."""
+
+
 def simulator_image() -> Image:
     def fill(tree: Path) -> None:
         (tree / "app").mkdir()
         shutil.copy(binaries.SIMULATOR.path, tree / "app/llm-d-inference-sim")
+        write_program(tree / "app/vllm-serve", SIMULATOR_ENTRY.read_text())
 
     binaries.build(binaries.SIMULATOR)
-    layer = Layer("simulator", key_of("1", binaries.SIMULATOR.key()), fill)
-    settings = Settings(entrypoint=("/app/llm-d-inference-sim",))
+    layer = Layer("simulator", key_of("2", binaries.SIMULATOR.key(), SIMULATOR_ENTRY.read_bytes()), fill)
+    settings = Settings(entrypoint=("/app/vllm-serve",))
     return Image("localhost/llm-d-inference-sim:0.10.2", (BUSYBOX_LAYER, layer), settings)
 
 

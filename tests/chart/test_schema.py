@@ -15,6 +15,7 @@ REFUSED = {
     "an unknown pull policy": ("image.pullPolicy=Sometimes", "pullPolicy"),
     "an empty repository": ("image.repository=", "repository"),
     "a digest that is none": ("image.digest=sha256:12", "digest"),
+    "an address without a scheme": ("hubEndpoint=hub.example.com", "hubEndpoint"),
     "a namespace in capitals": ("watchNamespaces={Chat}", "watchNamespaces"),
     "a namespace twice": ("watchNamespaces={chat,chat}", "watchNamespaces"),
     "an unknown log level": ("logLevel=verbose", "logLevel"),
