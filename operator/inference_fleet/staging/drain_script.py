@@ -56,7 +56,16 @@ metrics() {
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 sys.stdout.write(opener.open(sys.argv[1], timeout=5).read().decode("utf-8", "replace"))' "$url" 2>/dev/null ;;
     curl) curl -fsS --noproxy '*' --max-time 5 "$url" 2>/dev/null ;;
-    wget) wget -q -T 5 -Y off -O - "$url" 2>/dev/null || wget -q -T 5 --no-proxy -O - "$url" 2>/dev/null ;;
+    wget)
+        (
+            unset http_proxy HTTP_PROXY all_proxy ALL_PROXY
+            case $(wget --version 2>/dev/null) in
+            *GNU*) wget -q -t 1 -T 5 -O - "$url" 2>/dev/null ;;
+            # Some builds of busybox crash with a timeout (-T).
+            *) wget -q -T 5 -O - "$url" 2>/dev/null || wget -q -O - "$url" 2>/dev/null ;;
+            esac
+        )
+        ;;
     esac
 }
 

@@ -52,11 +52,20 @@ def test_a_missing_series_is_missing() -> None:
     text = (RECORDED / "llamacpp-b11549.txt").read_text()
     kept = "\n".join(line for line in text.splitlines() if "spec_decode" not in line and "busy" not in line)
     found = read_snapshot(metrics("LlamaCpp"), kept, at=1.0)
-    assert (found.drafts, found.accepted_tokens, found.slot_steps, found.accepted_per_position) == (None, None, None, ())
+    assert (found.drafts, found.accepted_tokens, found.slot_steps, found.accepted_per_position) == (
+        None,
+        None,
+        None,
+        (),
+    )
 
 
 def test_engine_processes_are_added_up() -> None:
-    text = 'vllm:num_requests_running{engine="0"} 2\nvllm:num_requests_running{engine="1"} 3\nvllm:num_requests_waiting{engine="0"} NaN\n'
+    text = (
+        'vllm:num_requests_running{engine="0"} 2\n'
+        'vllm:num_requests_running{engine="1"} 3\n'
+        'vllm:num_requests_waiting{engine="0"} NaN\n'
+    )
     found = read_snapshot(metrics("VLLM"), text, at=1.0)
     assert (found.running, found.waiting) == (5, None)
 

@@ -122,7 +122,9 @@ def test_the_reading_after_a_restart_opens_no_interval() -> None:
 def test_late_counters_are_bridged_by_steps() -> None:
     """llama.cpp: the tokens of a request (250, by 100 steps) are counted at its end, its steps as they happen."""
     readings = [
-        reading(2 * step, tokens=250 * (step // 10), drafts=100 * (step // 10), steps=10.0 * step, slot_steps=10.0 * step)
+        reading(
+            2 * step, tokens=250 * (step // 10), drafts=100 * (step // 10), steps=10.0 * step, slot_steps=10.0 * step
+        )
         for step in range(41)
     ]
     measured = all_of(*readings)
@@ -132,7 +134,9 @@ def test_late_counters_are_bridged_by_steps() -> None:
 
 def test_a_rounded_gauge_neither_adds_up_nor_looks_like_a_restart() -> None:
     readings = [
-        reading(2 * step, tokens=10.0 * step, steps=1e8 + step, slot_steps=4e8 + 10 * step + (-300 if step % 2 else 300))
+        reading(
+            2 * step, tokens=10.0 * step, steps=1e8 + step, slot_steps=4e8 + 10 * step + (-300 if step % 2 else 300)
+        )
         for step in range(21)
     ]
     measured = all_of(*readings)
