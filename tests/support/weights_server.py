@@ -164,12 +164,13 @@ class WeightsServer:
         request.end_headers()
         limit = len(body) if drop is None else min(drop, len(body))
         try:
-            for begin in range(0, limit, 16384):
+            step = 16384 if self.manners.gate is None else max(1, min(16384, len(body) // 4))
+            for begin in range(0, limit, step):
                 if self.manners.gate is not None and begin >= len(body) // 2:
                     self.manners.gate.wait(30)
                 if self.manners.seconds_per_block:
                     time.sleep(self.manners.seconds_per_block)
-                block = body[begin : min(begin + 16384, limit)]
+                block = body[begin : min(begin + step, limit)]
                 request.wfile.write(block)
                 self.bytes_sent += len(block)
         except OSError:
