@@ -1,8 +1,9 @@
 """May this draft guess for this target? Each engine's own rule, applied before any pod starts. Pure.
 
-llama.cpp (`common_speculative_are_compatible`, common/speculative.cpp; it ends at start otherwise): the same kind of tokenizer,
-the same begin and end tokens where they are added, sizes that differ by at most 128, and from token 5 on the same texts as far
-as both vocabularies go. vLLM (`verify_equal_vocab_size_if_draft_model`, config/speculative.py): equal sizes, nothing else.
+llama.cpp (`common_speculative_are_compatible`, common/speculative.cpp): the same kind of tokenizer, the same begin and end tokens
+where they are added, sizes that differ by at most 128, and from token 5 on the same texts as far as both vocabularies go. An engine
+whose draft fails this starts all the same, says so in its log only, and never drafts (seen in build 11549). vLLM
+(`verify_equal_vocab_size_if_draft_model`, config/speculative.py): equal sizes, nothing else; it does not start otherwise.
 
 Facts carry a size and a digest of the tokens, not the tokens: what they leave open is decided by the draft sidecar, which has both
 files and compares them token by token before it lets the engine start.
