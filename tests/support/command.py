@@ -23,7 +23,9 @@ def start(*arguments: str, environment: Mapping[str, str] | None = None) -> subp
     )
 
 
-def run(*arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, environment: Mapping[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
     """Run to its end; output is captured, both streams together."""
     return subprocess.run(
         [*MODULE, *arguments],
@@ -37,5 +39,9 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None, timeout: 
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and not name.startswith("HF_")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.lower().endswith("_proxy") and not name.startswith("HF_")
+    }
     return {**clean, "PYTHONPATH": str(ROOT / "operator"), **(extra or {})}

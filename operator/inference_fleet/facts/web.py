@@ -123,7 +123,7 @@ class Response:
 class Web:
     """How requests are made. `token` is sent as a bearer token to `token_host`'s origin only."""
 
-    token: str = ""
+    token: str = field(default="", repr=False)
     token_origin: str = ""
     """`scheme://host[:port]` that may see the token."""
     timeout_seconds: float = 30.0

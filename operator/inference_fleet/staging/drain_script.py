@@ -34,9 +34,11 @@ VLLM) running=vllm:num_requests_running waiting=vllm:num_requests_waiting ;;
 esac
 
 say() {
-    # The kubelet does not keep a preStop's output: write to the container's own log where that is allowed.
     echo "drained: $1"
-    { echo "drained: $1" >/proc/1/fd/1; } 2>/dev/null || true
+    # The kubelet does not keep a preStop's output: in a pod it goes to the container's own log too, where that is allowed.
+    if [ -n "$KUBERNETES_SERVICE_HOST" ]; then
+        { echo "drained: $1" >/proc/1/fd/1; } 2>/dev/null || true
+    fi
 }
 
 reader=none
