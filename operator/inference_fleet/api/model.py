@@ -170,8 +170,9 @@ class ModelFacts(StatusModel):
     """Tokens that a layer with a sliding window looks back."""
     vocabulary_size: Tokens
     """Tokens in the vocabulary, as the engine pads it."""
-    tokens_digest: Digest
-    """Hash of the ordered token bytes: equal for equal vocabularies, whichever format they were read from."""
+    tokens_digest: Digest | None = None
+    """Hash of the ordered token bytes: equal for equal vocabularies, whichever format they were read from. An inspection always
+    finds it; facts that a user declared may lack it."""
     max_context_tokens: Tokens
     """Longest sequence that the model was trained for."""
     weight_bits: Bits

@@ -57,10 +57,13 @@ class Tokenizer:
 def compatible(engine_type: str, target: ModelFacts, draft: ModelFacts) -> Compatibility:
     """Judge by facts alone. `engine_type` is LlamaCpp or VLLM; any other engine gets vLLM's rule."""
     sizes = _sizes(target.vocabulary_size, draft.vocabulary_size)
-    same = target.tokens_digest == draft.tokens_digest
+    digests = (target.tokens_digest, draft.tokens_digest)
+    same = digests[0] == digests[1]
     if engine_type != "LlamaCpp":
         if target.vocabulary_size != draft.vocabulary_size:
             return Compatibility(False, MISMATCH, f"{sizes}; vLLM wants equal sizes: choose another draft.")
+        if None in digests:
+            return Compatibility(True, "DecidedByDraft", f"{sizes}; whether the tokens agree is seen when both are inspected.")
         if not same:
             return Compatibility(True, "TokensDiffer", f"{sizes}, but not the same tokens: few guesses will be right.")
         return Compatibility(True, "Compatible", f"{sizes} and are the same.")
@@ -71,6 +74,8 @@ def compatible(engine_type: str, target: ModelFacts, draft: ModelFacts) -> Compa
     difference = abs(target.vocabulary_size - draft.vocabulary_size)
     if difference > LLAMA_CPP_SIZE_DIFFERENCE:
         return Compatibility(False, MISMATCH, f"{sizes}; llama.cpp allows a difference of 128: choose another draft.")
+    if None in digests:
+        return Compatibility(True, "DecidedByDraft", f"{sizes}; whether the tokens agree is seen when both are inspected.")
     if same:
         return Compatibility(True, "Compatible", f"{sizes} and agree as far as both go.")
     if difference == 0:
