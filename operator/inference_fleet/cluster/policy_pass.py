@@ -56,6 +56,8 @@ class PolicyState:
     said: frozenset[str]
     keeper: memory.Keeper
     status_written_at: float
+    status_held_back: bool = False
+    """Measured figures have moved since the last write, which is too recent for another."""
     decided: frozenset[tuple[str, str, str]] = frozenset()
 
     def text(self) -> str:
@@ -161,7 +163,13 @@ class PolicyPasses:
         if outcome.stale or not fresh:
             self.metrics.conflicts.inc()
             return PassResult(STALE_SECONDS)
-        return PassResult(plan.requeue_after_seconds)
+        return PassResult(_sooner(plan.requeue_after_seconds, self._held_back_seconds(state)))
+
+    def _held_back_seconds(self, state: PolicyState) -> float | None:
+        """When figures that moved, but not long enough after the last write, are to be written; None: all is written."""
+        if not state.status_held_back:
+            return None
+        return max(1.0, state.status_written_at + report.MEASURED_SECONDS - self.clock())
 
     def _deployments(self, key: str) -> tuple[DeploymentSeen, ...]:
         return tuple(d for d in self.snapshots.of_policy(kinds.DEPLOYMENT, key) if isinstance(d, DeploymentSeen))
@@ -240,7 +248,9 @@ class PolicyPasses:
         previous = read_conditions(current.status)
         computed = report.status_of(observation, plan, outcome.refused, previous, now)
         fresh = True
-        if report.worth_writing(current.status, computed, self.clock() - state.status_written_at):
+        write = report.worth_writing(current.status, computed, self.clock() - state.status_written_at)
+        state.status_held_back = not write and dict(current.status) != computed
+        if write:
             fresh = await write_status(
                 self.client, self.snapshots, kinds.POLICY, current.meta, current.status, computed
             )
@@ -282,6 +292,12 @@ class PolicyPasses:
 def _refusals(refused: Iterable[Refused]) -> Iterator[Event]:
     for one in refused:
         yield Event("Warning", Reason.APPLY_REFUSED, f"{one.kind} {one.name}: {one.message}")
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    """The smaller of two waits; None: only an event ends it."""
+    given = [seconds for seconds in (one, other) if seconds is not None]
+    return min(given, default=None)
 
 
 def _transitions(previous: Iterable[Condition], computed: Mapping[str, object]) -> Iterator[Event]:
