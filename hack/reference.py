@@ -9,6 +9,7 @@ import argparse
 import difflib
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -131,12 +132,13 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 
 
 def argument_row(action: argparse.Action) -> str:
-    value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
-    name = ", ".join(action.option_strings) or str(value)
+    shown = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    name = ", ".join(action.option_strings) or str(shown)
     if action.option_strings and action.nargs != 0:
-        name += f" {value}"
-    unset = action.default in (None, argparse.SUPPRESS, [], False)
-    default = ("required" if action.required else "") if unset else f"`{action.default}`"
+        name += f" {shown}"
+    value = int(action.default) if isinstance(action.default, float) and action.default.is_integer() else action.default
+    unset = value in (None, argparse.SUPPRESS, [], "") or value is False
+    default = ("required" if action.required else "") if unset else f"`{value}`"
     return f"| `{cell(name)}` | {cell(default)} | {cell(action.help or '')} |"
 
 
@@ -189,6 +191,9 @@ def check(files: Files) -> int:
 
 
 def main() -> int:
+    # Some defaults come from variables: the page says what holds without them.
+    for name in [name for name in os.environ if name.startswith("INFERENCE_FLEET_") or name == "POD_NAMESPACE"]:
+        del os.environ[name]
     parser = argparse.ArgumentParser(prog="python -m hack.reference", description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 where a file differs")
     return check(generated()) if parser.parse_args().check else write(generated())
