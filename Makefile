@@ -70,6 +70,13 @@ lint: venv ## ruff, mypy strict, import contracts
 verify: venv ## Fails where a generated file differs from what the code generates
 	@$(PYTHON_IN_VENV) -m hack.reference --check
 
+.PHONY: bench-help
+bench-help: ## make bench-NAME measures: tests/bench/NAME.py, tables under docs/benchmarks/
+	@cd tests/bench && for file in *.py; do echo "  make bench-$$(basename "$$file" .py | tr _ -)"; done
+
+bench-%: venv
+	@$(PYTHON_IN_VENV) -m tests.bench.$(subst -,_,$*)
+
 ##@ Develop
 
 .PHONY: venv

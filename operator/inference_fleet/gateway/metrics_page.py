@@ -21,6 +21,11 @@ def page() -> str:
     return "\n".join([HEAD, *(_section(definition) for definition in DEFINITIONS)])
 
 
+def pages() -> dict[str, str]:
+    """File name under docs/reference/ → text."""
+    return {"metrics-gateway.md": page()}
+
+
 def _section(definition: Definition) -> str:
     labels = ", ".join(f"`{label}`" for label in definition.labels)
     lines = [f"## `{definition.name}`", "", f"{definition.kind.capitalize()}, labels: {labels}.", "", definition.help]
