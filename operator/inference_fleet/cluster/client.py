@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,7 +57,12 @@ class NamespaceEnding(ApiError):
 
 
 class ApiUnreachable(Exception):
-    """No answer came: connection, TLS or time."""
+    """No answer came (connection, TLS or time), or one that says to come back later (429, 502, 503, 504)."""
+
+    def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        """How long the server asks us to stay away."""
 
 
 class Guard(Protocol):
@@ -121,6 +126,7 @@ class ClusterClient:
     on_write: Callable[[str, str], None] = lambda verb, kind: None
     reachability: Reachability = field(default_factory=Reachability)
     user_agent: str = "inference-fleet"
+    write_timeout_seconds: float = WRITE_TIMEOUT_SECONDS
     _client: Any = None
 
     def _api(self) -> Any:
@@ -161,7 +167,10 @@ class ClusterClient:
         self.reachability.answered(self.clock())
         response: aiohttp.ClientResponse = answer.response
         if response.status >= 300:
-            raise await _error_of(response)
+            refusal = await _error_of(response)
+            if isinstance(refusal, ApiUnreachable):
+                self.reachability.failed()
+            raise refusal
         return response
 
     async def request(
@@ -202,7 +211,7 @@ class ClusterClient:
 
     async def watch(
         self, kind: Kind, namespace: str, selector: str, resource_version: str
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Events from a resourceVersion on, bookmarks included, until the server ends the stream."""
         query = {
             "watch": "1",
@@ -238,10 +247,10 @@ class ClusterClient:
         body: object = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        self.guard.require(WRITE_TIMEOUT_SECONDS)
+        self.guard.require(self.write_timeout_seconds)
         self.on_write(verb, kind.name)
         return await self.request(
-            method, path, query=query, body=body, content_type=content_type, timeout_seconds=WRITE_TIMEOUT_SECONDS
+            method, path, query=query, body=body, content_type=content_type, timeout_seconds=self.write_timeout_seconds
         )
 
     async def create(self, kind: Kind, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,8 +326,9 @@ async def _error_of(response: aiohttp.ClientResponse) -> Exception:
     if not isinstance(status, dict):
         status = {}
     message = str(status.get("message") or data[:200].decode(errors="replace") or response.reason)
-    if response.status in (502, 503, 504):
-        return ApiUnreachable(f"{response.status} {message}")
+    if response.status in (429, 502, 503, 504):
+        asked = response.headers.get("Retry-After", "")
+        return ApiUnreachable(f"{response.status} {message}", min(float(asked), 60.0) if asked.isdigit() else 0.0)
     causes = (status.get("details") or {}).get("causes") or []
     refusal = NamespaceEnding if any(c.get("reason") == "NamespaceTerminating" for c in causes) else ApiError
     return refusal(response.status, str(status.get("reason") or response.reason or ""), message)

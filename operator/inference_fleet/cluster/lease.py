@@ -3,6 +3,9 @@
 The thread has its own event loop and connection, so that neither a slow pass nor a full connection pool delays a renewal. A
 Lease does not fence: what this buys is that two leaders are rare, and `require` that a write which could outlive the lease is
 never begun. Preconditions on the writes do the rest.
+
+A lease that cannot be renewed because the API server cannot be reached is not lost yet: nothing is written, and once the server
+answers again the holder goes on, unless another process has taken the lease meanwhile. Then, and only then, it is lost.
 """
 
 from __future__ import annotations
@@ -28,12 +31,19 @@ class LeaseLost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """All in seconds. `renew_deadline` after the last renewal the holder gives up, well before others may take over."""
+    """All in seconds. `renew_deadline` after the last renewal the holder stops to write, well before others may take over."""
 
     duration: float = 30.0
     renew_deadline: float = 15.0
     retry: float = 5.0
     request: float = 5.0
+    write: float = 10.0
+    """How long a write may take: less than what is left of the lease at the renew deadline."""
+
+    @classmethod
+    def of(cls, duration: float) -> LeaseTimes:
+        """The other times in proportion to how long the lease lives."""
+        return cls(duration, duration / 2, duration / 6, min(5.0, duration / 6), min(10.0, duration / 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ class Sighting:
 class LeaseHolder:
     """Takes and keeps one Lease. `start` in one thread; `require` from any.
 
-    `on_lost` is called once, in the renewing thread, when the lease could not be kept; the process is expected to end in it.
+    `on_lost` is called once, in the renewing thread, when another process holds the lease; the process is expected to end in it.
     """
 
     def __init__(
@@ -108,6 +118,7 @@ class LeaseHolder:
         self._clock = clock
         self._wall = wall
         self._renewed_at: float | None = None
+        self._late = False
         self._acquired = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -126,11 +137,11 @@ class LeaseHolder:
         return max(0.0, renewed + self.times.duration - self._clock())
 
     def require(self, seconds: float) -> None:
-        """Raise LeaseLost unless the lease lives at least that much longer."""
+        """Raise LeaseLost unless the lease lives at least that much longer and was renewed in time."""
         remaining = self.remaining()
-        if remaining < seconds:
+        if remaining < max(seconds, self.times.duration - self.times.renew_deadline):
             raise LeaseLost(
-                f"the lease {self._namespace}/{self._name} lives {remaining:.1f} s more, {seconds:.0f} s are needed"
+                f"the lease {self._namespace}/{self._name} lives {remaining:.1f} s more: too short for a write of {seconds:.0f} s"
             )
 
     def start(self) -> None:
@@ -166,14 +177,22 @@ class LeaseHolder:
         try:
             while not self._stopping.is_set():
                 await self._turn(client)
-                renewed = self._renewed_at
-                if renewed is not None and self._clock() - renewed > self.times.renew_deadline:
-                    self._lose(f"the lease could not be renewed for {self.times.renew_deadline:.0f} s")
-                    return
+                self._say_whether_late()
                 await self._pause(self.times.retry)
             await self._release(client)
         finally:
             await client.close()
+
+    def _say_whether_late(self) -> None:
+        renewed = self._renewed_at
+        late = renewed is not None and self._clock() - renewed > self.times.renew_deadline
+        if late and not self._late:
+            log.error(
+                "the lease could not be renewed for %.0f s: nothing is written until it is", self.times.renew_deadline
+            )
+        elif self._late and not late:
+            log.warning("the lease was renewed again and is still ours")
+        self._late = late
 
     async def _pause(self, seconds: float) -> None:
         end = self._clock() + seconds

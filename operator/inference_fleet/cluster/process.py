@@ -124,6 +124,7 @@ class OperatorProcess:
             guard=self.lease,
             on_write=lambda verb, kind: self._metrics.writes.labels(verb, kind).inc(),
             user_agent=USER_AGENT,
+            write_timeout_seconds=self._options.lease_times.write,
         )
         settings = settings_of(self._options)
         kernel = Kernel(

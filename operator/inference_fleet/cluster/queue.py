@@ -82,14 +82,14 @@ class WorkQueue:
         self._failures.pop(key, None)
         self._release(key, now)
 
-    def failed(self, key: str, now: float) -> float:
+    def failed(self, key: str, now: float, at_least: float = 0.0, at_most: float = LARGEST_BACK_OFF_SECONDS) -> float:
         """The pass over a key failed: it returns after an exponential back-off, whose seconds are the answer.
 
         What was added meanwhile waits out the back-off too: a failing object that keeps changing must not become a tight loop.
         """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay = min(LARGEST_BACK_OFF_SECONDS, FIRST_BACK_OFF_SECONDS * 2.0 ** min(failures, 20))
+        delay = max(at_least, min(at_most, FIRST_BACK_OFF_SECONDS * 2.0 ** min(failures, 20)))
         self._again.pop(key, None)
         self._release(key, now)
         self.add(key, now, delay)
@@ -148,9 +148,9 @@ class QueueDriver:
         self.queue.done(key, self._clock())
         self._changed.set()
 
-    def failed(self, key: str) -> float:
+    def failed(self, key: str, at_least: float = 0.0, at_most: float = LARGEST_BACK_OFF_SECONDS) -> float:
         """See `WorkQueue.failed`."""
-        delay = self.queue.failed(key, self._clock())
+        delay = self.queue.failed(key, self._clock(), at_least, at_most)
         self._changed.set()
         return delay
 

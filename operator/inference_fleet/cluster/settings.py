@@ -34,6 +34,8 @@ class OperatorOptions:
     log_level: str
     lease_times: LeaseTimes = field(default_factory=LeaseTimes)
     scrape_seconds: float = 15.0
+    relist_seconds: float = 300.0
+    silence_seconds: float = 60.0
 
     @property
     def clusterwide(self) -> bool:
@@ -83,7 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str
         ("--workers", "WORKERS", "8", "passes at once"),
         ("--port", "PORT", "8080", "port of /healthz, /readyz and /metrics"),
         ("--scrape-seconds", "SCRAPE_SECONDS", "15", "how often a policy's gateways and sidecars are read"),
-        ("--lease-seconds", "LEASE_SECONDS", "30", "how long the Lease outlives its last renewal; renewal is given up at half"),
+        ("--lease-seconds", "LEASE_SECONDS", "30", "how long the Lease lives after a renewal; after half of it nothing is written"),
+        ("--relist-seconds", "RELIST_SECONDS", "300", "how often every kind is listed again beside its watch"),
+        ("--silence-seconds", "SILENCE_SECONDS", "60", "how long a watch may keep back what a list shows before /healthz fails"),
     )  # fmt: skip
     for flag, name, otherwise, text in numbers:
         parser.add_argument(
@@ -100,7 +104,6 @@ def from_arguments(arguments: argparse.Namespace, environment: Mapping[str, str]
     named = arguments.namespaces
     if named is None:
         named = _names(environment.get("INFERENCE_FLEET_NAMESPACES", ""))
-    lease = float(arguments.lease_seconds)
     host = environment.get("POD_NAME") or socket.gethostname()
     return OperatorOptions(
         image=arguments.image,
@@ -118,6 +121,8 @@ def from_arguments(arguments: argparse.Namespace, environment: Mapping[str, str]
         port=int(arguments.port),
         kubeconfig=arguments.kubeconfig,
         log_level=arguments.log_level,
-        lease_times=LeaseTimes(duration=lease, renew_deadline=lease / 2, retry=lease / 6, request=min(5.0, lease / 6)),
+        lease_times=LeaseTimes.of(float(arguments.lease_seconds)),
         scrape_seconds=arguments.scrape_seconds,
+        relist_seconds=arguments.relist_seconds,
+        silence_seconds=arguments.silence_seconds,
     )
