@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from inference_fleet.cluster.client import ApiError, ApiUnreachable, ClusterClient, list_all
@@ -21,10 +22,17 @@ from inference_fleet.cluster.store import Listener, Store
 
 log = logging.getLogger("inference_fleet.snapshot")
 
-RELIST_SECONDS = 300.0
-OWED_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.5
 LARGEST_RETRY_SECONDS = 30.0
+SHORTEST_STREAM_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """How often to list again, and how long a change that a list showed may take to come as an event. Seconds."""
+
+    relist: float = 300.0
+    owed: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +49,16 @@ class Scope:
 class Reflector:
     """Keeps one store like the API server's: lists, watches, lists again."""
 
-    def __init__(self, client: ClusterClient, scope: Scope, listener: Listener, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        scope: Scope,
+        listener: Listener,
+        clock: Callable[[], float],
+        periods: Periods | None = None,
+    ) -> None:
         self.scope = scope
+        self._periods = periods or Periods()
         self.store = Store(scope.kind, listener)
         self.forbidden = False
         self._client = client
@@ -116,46 +132,47 @@ class Reflector:
 
     async def _relist_periodically(self) -> None:
         while True:
-            await asyncio.sleep(RELIST_SECONDS)
+            await asyncio.sleep(self._periods.relist)
             try:
                 await self._list(owed=True)
             except (ApiError, ApiUnreachable) as error:
                 log.warning("%s: %s", self.scope.kind.plural, error)
                 continue
-            await asyncio.sleep(OWED_SECONDS + 1)
-            if self.overdue(OWED_SECONDS):
+            await asyncio.sleep(self._periods.owed * 1.25)
+            if self.overdue(self._periods.owed):
                 log.error("%s: the watch delivers no events; opening it anew", self.scope.kind.plural)
                 return
 
     async def _watch(self, resource_version: str) -> None:
         """Stream after stream from where the last one stood; returns at a gap."""
-        retry = FIRST_RETRY_SECONDS
+        retry, scope = FIRST_RETRY_SECONDS, self.scope
         while True:
             try:
                 self._watching = True
-                async for event in self._client.watch(
-                    self.scope.kind, self.scope.namespace, self.scope.selector, resource_version
-                ):
-                    obj = event.get("object") or {}
-                    if event.get("type") == "ERROR":
-                        if obj.get("code") == 410:
-                            return
-                        raise ApiError(int(obj.get("code") or 0), str(obj.get("reason")), str(obj.get("message")))
-                    resource_version = (obj.get("metadata") or {}).get("resourceVersion") or resource_version
-                    retry = FIRST_RETRY_SECONDS
-                    if event.get("type") != "BOOKMARK":
-                        self._take(event["type"], obj)
+                began = self._clock()
+                stream = self._client.watch(scope.kind, scope.namespace, scope.selector, resource_version)
+                async with aclosing(stream) as events:
+                    async for event in events:
+                        obj = event.get("object") or {}
+                        if event.get("type") == "ERROR":
+                            raise ApiError(int(obj.get("code") or 0), str(obj.get("reason")), str(obj.get("message")))
+                        resource_version = (obj.get("metadata") or {}).get("resourceVersion") or resource_version
+                        retry = FIRST_RETRY_SECONDS
+                        if event.get("type") != "BOOKMARK":
+                            self._take(event["type"], obj)
+                if self._clock() - began < SHORTEST_STREAM_SECONDS:
+                    await asyncio.sleep(retry)  # something in between closes streams at once: no tight loop
             except ApiError as error:
                 if error.status == 410:
                     return
                 self._watching = False
                 if error.status in (401, 403, 404):
                     raise  # the kind is gone, or we may no longer read it: begin with a list
-                log.warning("%s: %s", self.scope.kind.plural, error)
+                log.warning("%s: %s", scope.kind.plural, error)
                 await asyncio.sleep(retry)
             except ApiUnreachable as error:
                 self._watching = False
-                log.info("%s: %s", self.scope.kind.plural, error)
+                log.info("%s: %s", scope.kind.plural, error)
                 await asyncio.sleep(retry)
             retry = min(retry * 2, LARGEST_RETRY_SECONDS)
             # What came while no stream ran is replayed from `resource_version`, or is a 410.
@@ -175,9 +192,14 @@ class Snapshots:
     """All reflectors of the process, read by kind and key."""
 
     def __init__(
-        self, client: ClusterClient, scopes: Iterable[Scope], listener: Listener, clock: Callable[[], float]
+        self,
+        client: ClusterClient,
+        scopes: Iterable[Scope],
+        listener: Listener,
+        clock: Callable[[], float],
+        periods: Periods | None = None,
     ) -> None:
-        self._reflectors = [Reflector(client, scope, listener, clock) for scope in scopes]
+        self._reflectors = [Reflector(client, scope, listener, clock, periods) for scope in scopes]
         self._by_kind: dict[Kind, list[Reflector]] = {}
         for reflector in self._reflectors:
             self._by_kind.setdefault(reflector.scope.kind, []).append(reflector)

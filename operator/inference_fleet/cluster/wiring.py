@@ -15,6 +15,7 @@ from typing import Any
 import kopf
 
 from inference_fleet.cluster import kinds
+from inference_fleet.cluster.client import load_configuration
 from inference_fleet.cluster.kinds import Kind
 from inference_fleet.cluster.settings import OperatorOptions
 
@@ -37,8 +38,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.process.ultimate_exiting_timeout = None
 
 
-def registry(pass_on: Pass, kubeconfig: str) -> kopf.OperatorRegistry:
-    """The handlers, each one line."""
+def registry(pass_on: Pass, kubeconfig: str, give_up: Callable[[str], None]) -> kopf.OperatorRegistry:
+    """The handlers, each one line. `give_up` is told why there are no credentials: kopf would wait for them for ever."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=handlers)
@@ -46,8 +47,12 @@ def registry(pass_on: Pass, kubeconfig: str) -> kopf.OperatorRegistry:
         configure(settings)
 
     @kopf.on.login(registry=handlers)
-    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        return _login(kubeconfig, **arguments)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        try:
+            return await log_in(kubeconfig)
+        except Exception as error:
+            give_up(f"kopf has no credentials: {error}")
+            raise kopf.PermanentError(f"no credentials: {error}") from error
 
     def watch(kind: Kind) -> None:
         @kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers, id=f"pass-on-{kind.plural}")
@@ -59,12 +64,20 @@ def registry(pass_on: Pass, kubeconfig: str) -> kopf.OperatorRegistry:
     return handlers
 
 
-def _login(kubeconfig: str, **arguments: Any) -> kopf.ConnectionInfo | None:
-    if not kubeconfig:
-        account = kopf.login_with_service_account(**arguments)
-        if account is not None:
-            return account
-    return kopf.login_with_kubeconfig(**arguments)
+async def log_in(kubeconfig: str) -> kopf.ConnectionInfo:
+    """The same credentials as our own client's. kopf asks again when they are refused: a token may have been renewed."""
+    configuration = await load_configuration(kubeconfig)
+    header = await configuration.get_api_key_with_prefix("BearerToken") or ""
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        token=header.rpartition(" ")[2] or None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        proxy_url=configuration.proxy,
+        trust_env=True,
+    )
 
 
 class KopfShell:
@@ -92,16 +105,22 @@ class KopfShell:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._pass_on, kind, event_type, obj)
 
+    def _give_up(self, why: str) -> None:
+        """Ends kopf, and by that the process: a new one starts from the credentials as they then are."""
+        self.died = why
+        self._stop.set()
+
     def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
         try:
-            asyncio.run(
-                kopf.operator(
-                    registry=registry(self._hand_over, self._options.kubeconfig),
-                    clusterwide=self._options.clusterwide,
-                    namespaces=self._options.namespaces,
-                    standalone=True,
-                    stop_flag=self._stop,
-                )
+            await kopf.operator(
+                registry=registry(self._hand_over, self._options.kubeconfig, self._give_up),
+                clusterwide=self._options.clusterwide,
+                namespaces=self._options.namespaces,
+                standalone=True,
+                stop_flag=self._stop,
             )
         except Exception as error:
             log.exception("kopf ended")
@@ -109,3 +128,5 @@ class KopfShell:
         else:
             if not self._stop.is_set():
                 self.died = "kopf ended by itself"
+        finally:
+            self._stop.set()  # kopf waits for the flag in a thread, which would outlive it
