@@ -147,7 +147,11 @@ async def test_a_watch_that_went_silent_is_found_out_by_a_list_and_opened_anew(
         await until(lambda: running.names == {"a"})
         await until(lambda: running.reflector.overdue(0.4) == ("default/a",))
         await until(lambda: api.watches(CONFIG_MAPS) == 2)
-        assert running.reflector.overdue(0.4) == ()
+        assert running.reflector.overdue(0.4) == ("default/a",), (
+            "the new one is as silent: this process is to be replaced"
+        )
+        api.silent = False
+        await until(lambda: running.reflector.overdue(0.4) == ())
 
 
 async def test_an_api_that_is_away_makes_nothing_unhealthy_and_loses_nothing(

@@ -210,9 +210,14 @@ class ClusterClient:
         return await self.request("GET", kind.path(namespace), query=query)
 
     async def watch(
-        self, kind: Kind, namespace: str, selector: str, resource_version: str
+        self,
+        kind: Kind,
+        namespace: str,
+        selector: str,
+        resource_version: str,
+        opened: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Events from a resourceVersion on, bookmarks included, until the server ends the stream."""
+        """Events from a resourceVersion on, bookmarks included, until the server ends the stream. `opened`: it has begun one."""
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -224,6 +229,7 @@ class ClusterClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=READ_TIMEOUT_SECONDS, sock_read=WATCH_CLIENT_SECONDS)
         path = kind.path(namespace)
         response = await self._send("GET", path, query, None, "application/json", timeout)
+        opened()
         try:
             while True:
                 line = await response.content.readline()

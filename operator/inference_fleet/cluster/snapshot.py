@@ -2,7 +2,8 @@
 
 The list is repeated every few minutes and after every gap (410, or a stream that could not be resumed), and each time replaces
 the store whole: an object whose deletion was lost does not outlive the next list. While a stream runs, a list that shows what
-the stream did not deliver within a minute proves the stream dead (`overdue`), and the stream is opened anew.
+the stream did not deliver within a minute proves the stream dead (`overdue`). It is opened anew from where it stood, so that the
+server sends again what is owed; what stays silent even then stays overdue.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class Reflector:
         self._client = client
         self._clock = clock
         self._read = READERS[scope.kind]
-        self._watching = False
+        self._position = ""
+        """The resourceVersion up to which the stream has delivered."""
+        self._open_since: float | None = None
+        """Since when a stream runs and owes what a list shows."""
 
     @property
     def complete(self) -> bool:
@@ -91,6 +95,7 @@ class Reflector:
                     log.warning("%s: %s", self.scope.kind.plural, error)
             except ApiUnreachable as error:
                 log.warning("%s: %s", self.scope.kind.plural, error)
+                retry = max(retry, error.retry_after_seconds)
             await asyncio.sleep(retry)
             retry = min(retry * 2, LARGEST_RETRY_SECONDS)
 
@@ -99,7 +104,7 @@ class Reflector:
             self._client, self.scope.kind, self.scope.namespace, self.scope.selector
         )
         seen = tuple(self._readable(items))
-        self.store.replace(seen, resource_version, owed=owed and self._watching, now=self._clock())
+        self.store.replace(seen, resource_version, owed=owed and self._open_since is not None, now=self._clock())
         return resource_version
 
     def _readable(self, items: Iterable[Object]) -> Iterable[Seen]:
@@ -117,20 +122,27 @@ class Reflector:
             return None
 
     async def _follow(self, resource_version: str) -> None:
-        """Watch, and list again beside it from time to time, until the stream has a gap or is proven dead."""
+        """Watch, and list again beside it from time to time, until the stream has a gap."""
         self.store.expectations.forget()
-        relist = asyncio.create_task(self._relist_periodically())
-        watch = asyncio.create_task(self._watch(resource_version))
+        self._position, self._open_since = resource_version, None
+        relist, watch = asyncio.create_task(self._relist_periodically()), asyncio.create_task(self._watch())
         try:
-            done, _ = await asyncio.wait({relist, watch}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            while True:
+                done, _ = await asyncio.wait({relist, watch}, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                if watch in done:
+                    return
+                watch.cancel()
+                await asyncio.gather(watch, return_exceptions=True)
+                relist, watch = asyncio.create_task(self._relist_periodically()), asyncio.create_task(self._watch())
         finally:
             for task in (relist, watch):
                 task.cancel()
             await asyncio.gather(relist, watch, return_exceptions=True)
 
     async def _relist_periodically(self) -> None:
+        """Returns when the stream is proven dead."""
         while True:
             await asyncio.sleep(self._periods.relist)
             try:
@@ -143,40 +155,43 @@ class Reflector:
                 log.error("%s: the watch delivers no events; opening it anew", self.scope.kind.plural)
                 return
 
-    async def _watch(self, resource_version: str) -> None:
+    def _opened(self) -> None:
+        if self._open_since is None:
+            self._open_since = self._clock()
+
+    async def _watch(self) -> None:
         """Stream after stream from where the last one stood; returns at a gap."""
         retry, scope = FIRST_RETRY_SECONDS, self.scope
         while True:
             try:
-                self._watching = True
                 began = self._clock()
-                stream = self._client.watch(scope.kind, scope.namespace, scope.selector, resource_version)
+                stream = self._client.watch(scope.kind, scope.namespace, scope.selector, self._position, self._opened)
                 async with aclosing(stream) as events:
                     async for event in events:
                         obj = event.get("object") or {}
                         if event.get("type") == "ERROR":
                             raise ApiError(int(obj.get("code") or 0), str(obj.get("reason")), str(obj.get("message")))
-                        resource_version = (obj.get("metadata") or {}).get("resourceVersion") or resource_version
+                        self._position = (obj.get("metadata") or {}).get("resourceVersion") or self._position
                         retry = FIRST_RETRY_SECONDS
                         if event.get("type") != "BOOKMARK":
                             self._take(event["type"], obj)
+                self._open_since = None
                 if self._clock() - began < SHORTEST_STREAM_SECONDS:
                     await asyncio.sleep(retry)  # something in between closes streams at once: no tight loop
             except ApiError as error:
                 if error.status == 410:
                     return
-                self._watching = False
+                self._open_since = None
                 if error.status in (401, 403, 404):
                     raise  # the kind is gone, or we may no longer read it: begin with a list
                 log.warning("%s: %s", scope.kind.plural, error)
                 await asyncio.sleep(retry)
             except ApiUnreachable as error:
-                self._watching = False
+                self._open_since = None
                 log.info("%s: %s", scope.kind.plural, error)
-                await asyncio.sleep(retry)
+                await asyncio.sleep(max(retry, error.retry_after_seconds))
+            # What came while no stream ran is replayed from `_position`, or is a 410: it stays owed.
             retry = min(retry * 2, LARGEST_RETRY_SECONDS)
-            # What came while no stream ran is replayed from `resource_version`, or is a 410.
-            self.store.expectations.forget()
 
     def _take(self, kind: str, obj: Object) -> None:
         seen = self._try_read(obj)
@@ -185,7 +200,9 @@ class Reflector:
 
     def overdue(self, grace_seconds: float) -> tuple[str, ...]:
         """Keys of changes that a list showed and that the running stream has not delivered in time."""
-        return self.store.expectations.overdue(self._clock(), grace_seconds) if self._watching else ()
+        if self._open_since is None:
+            return ()
+        return self.store.expectations.overdue(self._clock(), grace_seconds, not_before=self._open_since)
 
 
 class Snapshots:

@@ -125,7 +125,9 @@ class Store:
         for key in before.keys() | fresh.keys():
             old_seen, new_seen = before.get(key), fresh.get(key)
             if owed and not _same_version(old_seen, new_seen):
-                self.expectations.expect(key, version(new_seen.meta.resource_version) if new_seen else listed_at, now)
+                # The event of a deletion is older than the list, and newer than what was known.
+                known_at = version(old_seen.meta.resource_version) + 1 if old_seen else 0
+                self.expectations.expect(key, version(new_seen.meta.resource_version) if new_seen else known_at, now)
             self._tell(old_seen, new_seen)
 
     def event(self, seen: Seen, *, deleted: bool) -> None:

@@ -99,7 +99,7 @@ def test_a_list_that_shows_what_no_event_delivered_is_owed_until_the_event_comes
     assert it.expectations.overdue(150, 60) == ()
     assert it.expectations.overdue(161, 60) == ("default/a", "default/gone")
     it.event(policy_seen("a", 15), deleted=False)
-    it.event(policy_seen("gone", 20), deleted=True)
+    it.event(policy_seen("gone", 12), deleted=True)
     assert it.expectations.overdue(1000, 60) == ()
 
 
