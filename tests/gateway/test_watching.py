@@ -85,7 +85,14 @@ class Script:
 
     async def run(self) -> Script:
         watch = ListWatch(
-            self, "/things", {"labelSelector": "a=b"}, self, relist_seconds=60, random=lambda: 0.5, sleep=self.sleep
+            self,
+            "/things",
+            {"labelSelector": "a=b"},
+            self,
+            relist_seconds=60,
+            retry_seconds=30,
+            random=lambda: 0.5,
+            sleep=self.sleep,
         )
         with pytest.raises(Ended):
             await watch.run()

@@ -58,6 +58,10 @@ class Taken:
         """Nothing usable came of it: the answer is dropped and the engine is left alone for a while."""
         self.answer.close()
         self.release(outcome)
+        self.eject()
+
+    def eject(self) -> None:
+        """Leaves the engine alone for a while."""
         self.endpoints.failed(self.choice.endpoint)
 
 

@@ -142,6 +142,7 @@ class KubernetesChannel:
         namespace: str,
         fleet: Fleet,
         relist_seconds: int,
+        retry_seconds: float,
         random: Callable[[], float],
     ) -> None:
         self._api = api
@@ -152,6 +153,7 @@ class KubernetesChannel:
                 {"fieldSelector": f"metadata.name={policy}-routes"},
                 _RoutesSink(fleet),
                 relist_seconds=relist_seconds,
+                retry_seconds=retry_seconds,
                 random=random,
             ),
             ListWatch(
@@ -161,6 +163,7 @@ class KubernetesChannel:
                 {"labelSelector": f"{POLICY_LABEL}={policy}"},
                 _SlicesSink(fleet),
                 relist_seconds=relist_seconds,
+                retry_seconds=retry_seconds,
                 random=random,
             ),
         )

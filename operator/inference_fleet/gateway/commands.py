@@ -7,7 +7,10 @@ import logging
 import sys
 from pathlib import Path
 
+from inference_fleet.gateway.logs import KindOnlyFormatter
 from inference_fleet.gateway.settings import Settings
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 # argparse makes its own kind of subparsers generic, but only for type checkers.
@@ -34,8 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("connect-seconds", "time to connect to an engine"),
         ("read-seconds", "longest silence of an engine"),
         ("heartbeat-seconds", "silence after which a stream gets a comment"),
+        ("stall-seconds", "longest time a client may leave its body unsent or its stream untaken"),
         ("accept-seconds", "after SIGTERM, how long new connections are still taken"),
         ("drain-seconds", "after that, how long requests in flight may take to end"),
+        ("retry-seconds", "longest wait between tries while the API server is away"),
         ("poll-seconds", "how often files are looked at"),
     ):
         default = getattr(defaults, name.replace("-", "_"))
@@ -45,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--held-limit", type=int, default=defaults.held_limit, help="most requests that are held")
     parser.add_argument("--held-bytes", type=int, default=defaults.held_bytes, help="most bytes of their bodies")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="least weight of what is logged (info)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from inference_fleet.gateway.server import Gateway
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(KindOnlyFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=arguments.log_level.upper(), handlers=[output])
     fields = {name: getattr(arguments, name) for name in Settings.__dataclass_fields__}
 
     async def serve() -> None:

@@ -76,6 +76,10 @@ def too_large(limit_bytes: int) -> Refusal:
     )
 
 
+def too_slow() -> Refusal:
+    return Refusal(408, "The request's body did not come in time.", "invalid_request_error", "request_timeout")
+
+
 def unavailable(message: str) -> Refusal:
     return Refusal(
         503,

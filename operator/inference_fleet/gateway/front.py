@@ -199,7 +199,7 @@ class _Request:
             keep_usage=self.parsed.wants_usage,
             choices=self.parsed.choices,
         )
-        stream = RelayedStream(answer, self.exchange, passage, taken.release)
+        stream = RelayedStream(answer, self.exchange, passage, taken.release, taken.eject)
         await stream.first(self.front.first_seconds)
         return Answer(200, EVENT_STREAM, stream=stream)
 

@@ -72,15 +72,22 @@ class Passage:
 
 
 class RelayedStream:
-    """One stream on its way. `release` is called once, when the engine is free of it."""
+    """One stream on its way. `release` is called once, when the engine is free of it; `eject` when the engine failed
+    rather than said that it did."""
 
     def __init__(
-        self, upstream: UpstreamAnswer, exchange: Exchange, passage: Passage, release: Callable[[str], None]
+        self,
+        upstream: UpstreamAnswer,
+        exchange: Exchange,
+        passage: Passage,
+        release: Callable[[str], None],
+        eject: Callable[[], None],
     ) -> None:
         self._upstream = upstream
         self._exchange = exchange
         self._passage = passage
         self._release = release
+        self._eject = eject
         self._splitter = sse.EventSplitter()
         self._first: bytes | None = None
         self._closed = False
@@ -126,6 +133,7 @@ class RelayedStream:
                 return
             raise Disconnected("the engine ended its stream in the middle")
         except UpstreamFailed as error:
+            self._eject()
             # What was sent cannot be taken back. The missing `[DONE]` is the sign for clients that know no error event.
             self._end("broken", 502, End.FAILED)
             yield failure_of(error, "after the answer had begun").event()

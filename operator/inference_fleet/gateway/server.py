@@ -21,6 +21,7 @@ from inference_fleet.gateway.fleet import Fleet
 from inference_fleet.gateway.front import Front
 from inference_fleet.gateway.hold import Waiting
 from inference_fleet.gateway.keys import KeyDirectory
+from inference_fleet.gateway.logs import http_logger, report_unhandled
 from inference_fleet.gateway.metrics import Metrics
 from inference_fleet.gateway.settings import Settings
 from inference_fleet.gateway.tls import Certificate
@@ -63,12 +64,13 @@ class Gateway:
             random=random.random,
             first_seconds=settings.heartbeat_seconds,
         )
-        self._door = Door(front, settings.heartbeat_seconds)
+        self._door = Door(front, settings.heartbeat_seconds, settings.stall_seconds)
         self._admin = Admin(self._fleet, self._ledger, self._stopping.is_set)
 
     async def run(self) -> None:
         settings = self._settings
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(report_unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         if self._keys:
@@ -103,7 +105,13 @@ class Gateway:
 
         api = await KubernetesApi.connect()
         return KubernetesChannel(
-            api, settings.policy, settings.namespace, self._fleet, settings.relist_seconds, random.random
+            api,
+            settings.policy,
+            settings.namespace,
+            self._fleet,
+            settings.relist_seconds,
+            settings.retry_seconds,
+            random.random,
         ).run()
 
     async def _poll(self) -> None:
@@ -149,6 +157,7 @@ async def _serve(
         handle,
         handler_cancellation=True,
         access_log=None,
+        logger=http_logger(),
         keepalive_timeout=CLIENT_KEEP_ALIVE_SECONDS,
         # A body is bounded by the routes, as it is read.
         auto_decompress=True,

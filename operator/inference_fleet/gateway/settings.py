@@ -24,11 +24,15 @@ class Settings:
     read_seconds: float = 600.0
     """The longest silence of an engine: an answer without a stream is silent until it is whole."""
     heartbeat_seconds: float = 15.0
+    stall_seconds: float = 300.0
+    """The longest a client may leave its body unsent or its stream untaken."""
     accept_seconds: float = 5.0
     """After SIGTERM: how long new connections are still taken, while the endpoint's removal spreads."""
     drain_seconds: float = 600.0
     """After that: how long requests in flight may take to end."""
     relist_seconds: int = 60
+    retry_seconds: float = 30.0
+    """The longest wait between two tries while the API server is away; the first waits are shorter."""
     poll_seconds: float = 2.0
     """How often files (routes, keys, certificate) are looked at."""
     held_limit: int = 1000

@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 
 PAGE_SIZE = "500"
 FIRST_BACKOFF_SECONDS = 1.0
-LONGEST_BACKOFF_SECONDS = 30.0
 
 
 class ApiFailed(Exception):
@@ -51,7 +50,10 @@ class Sink(Protocol):
 
 
 class ListWatch:
-    """Keeps `sink` in step with the objects at `path` that `selector` selects."""
+    """Keeps `sink` in step with the objects at `path` that `selector` selects.
+
+    `retry_seconds` is the longest wait between two tries of a server that is away.
+    """
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class ListWatch:
         sink: Sink,
         *,
         relist_seconds: int,
+        retry_seconds: float,
         random: Callable[[], float],
         sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
@@ -69,16 +72,18 @@ class ListWatch:
         self._selector = selector
         self._sink = sink
         self._relist_seconds = relist_seconds
+        self._retry_seconds = retry_seconds
         self._random = random
         self._sleep = sleep
 
     async def run(self) -> None:
         """Never returns. While the API server cannot be reached the sink keeps what it has."""
-        backoff = FIRST_BACKOFF_SECONDS
+        first = min(FIRST_BACKOFF_SECONDS, self._retry_seconds)
+        backoff = first
         while True:
             try:
                 version = await self._list()
-                backoff = FIRST_BACKOFF_SECONDS
+                backoff = first
                 await self._watch(version)
             except ApiFailed as error:
                 if error.status == 410:
@@ -86,7 +91,7 @@ class ListWatch:
                 self._sink.failed(error)
                 log.warning("watch of %s: %s; trying again", self._path, error)
                 await self._sleep(backoff * (0.5 + self._random()))
-                backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+                backoff = min(backoff * 2, self._retry_seconds)
 
     async def _list(self) -> str:
         """Lists everything; the resourceVersion to watch from."""

@@ -35,20 +35,25 @@ def request_id_of(given: str | None) -> str:
 class _OpenStream:
     """A stream to a client, and when it last got something."""
 
-    __slots__ = ("response", "sent", "writing")
+    __slots__ = ("response", "sent", "transport", "writing")
 
-    def __init__(self, response: web.StreamResponse, now: float) -> None:
+    def __init__(self, response: web.StreamResponse, transport: asyncio.Transport | None, now: float) -> None:
         self.response = response
+        self.transport = transport
         self.sent = now
         self.writing = False
 
 
 class Door:
-    """Handles the clients' requests. `closing` tells whether connections are to be given up after their answer."""
+    """Handles the clients' requests. `closing` tells whether connections are to be given up after their answer.
 
-    def __init__(self, front: Front, heartbeat_seconds: float) -> None:
+    `stall_seconds` is how long a client may leave its body unsent or its stream untaken: it keeps an engine's slot.
+    """
+
+    def __init__(self, front: Front, heartbeat_seconds: float, stall_seconds: float) -> None:
         self._front = front
         self._heartbeat_seconds = heartbeat_seconds
+        self._stall_seconds = stall_seconds
         self._streams: set[_OpenStream] = set()
         self.closing = False
 
@@ -60,7 +65,7 @@ class Door:
             path=target.raw_path,
             target=target.raw_path_qs,
             headers=request.headers,
-            read_body=body_reader(request),
+            read_body=body_reader(request, self._stall_seconds),
             request_id=request_id,
         )
         answer = await self._front.answer(ask)
@@ -80,7 +85,7 @@ class Door:
         response = web.StreamResponse(status=answer.status, headers=headers)
         if self.closing:
             response.force_close()
-        opened = _OpenStream(response, clock())
+        opened = _OpenStream(response, request.transport, clock())
         try:
             await response.prepare(request)
             self._streams.add(opened)
@@ -97,7 +102,8 @@ class Door:
         return response
 
     async def beat(self) -> None:
-        """Sends a comment on every stream that has been silent for long, so that no proxy on the way gives it up.
+        """Sends a comment on every stream that has been silent for long, so that no proxy on the way gives it up; and
+        gives up clients that take nothing of what is there for them.
 
         Between two pieces of a stream there is always an end of event, so a comment fits there. One task for all
         streams, because a timer for each piece would cost more than passing the piece on.
@@ -105,9 +111,13 @@ class Door:
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(self._heartbeat_seconds / 3)
-            latest = clock() - self._heartbeat_seconds
-            for opened in [one for one in self._streams if one.sent <= latest and not one.writing]:
-                opened.sent = clock()
+            now = clock()
+            for opened in [one for one in self._streams if one.sent <= now - self._heartbeat_seconds]:
+                if opened.writing:
+                    if opened.sent <= now - self._stall_seconds and opened.transport is not None:
+                        opened.transport.abort()
+                    continue
+                opened.sent = now
                 try:
                     # A full buffer means that the connection is not idle; and one slow client must not stop this loop.
                     async with asyncio.timeout(0):
@@ -116,20 +126,33 @@ class Door:
                     continue  # its own handler learns of it
 
 
-def body_reader(request: web.BaseRequest) -> Callable[[int], Awaitable[bytes]]:
-    """Reads a body up to a limit that is known only when the request is there."""
+def body_reader(request: web.BaseRequest, stall_seconds: float) -> Callable[[int], Awaitable[bytes]]:
+    """Reads a body up to a limit that is known only when the request is there; a client may pause for so long."""
+    content = request.content
+
+    async def parts_within(limit_bytes: int, patience: asyncio.Timeout | None) -> list[bytes]:
+        parts: list[bytes] = []
+        size = 0
+        while part := await content.readany():
+            size += len(part)
+            if size > limit_bytes:
+                raise errors.too_large(limit_bytes)
+            parts.append(part)
+            if patience is not None:
+                patience.reschedule(asyncio.get_running_loop().time() + stall_seconds)
+        return parts
 
     async def read(limit_bytes: int) -> bytes:
         if (request.content_length or 0) > limit_bytes:
             raise errors.too_large(limit_bytes)
-        parts: list[bytes] = []
-        size = 0
         try:
-            while part := await request.content.readany():
-                size += len(part)
-                if size > limit_bytes:
-                    raise errors.too_large(limit_bytes)
-                parts.append(part)
+            if content.is_eof():  # it came with the head
+                parts = await parts_within(limit_bytes, None)
+            else:
+                async with asyncio.timeout(stall_seconds) as patience:
+                    parts = await parts_within(limit_bytes, patience)
+        except TimeoutError:
+            raise errors.too_slow() from None
         except (aiohttp.ClientPayloadError, web.RequestPayloadError, HttpProcessingError):
             raise errors.bad_request("The body's encoding is broken.") from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
