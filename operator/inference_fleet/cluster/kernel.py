@@ -21,14 +21,14 @@ from inference_fleet.cluster.metrics import OperatorMetrics
 from inference_fleet.cluster.model_pass import ClassPasses, ModelPasses
 from inference_fleet.cluster.observe import read_identity
 from inference_fleet.cluster.policy_pass import PassResult, PolicyPasses
-from inference_fleet.cluster.queue import QueueDriver, WorkQueue
+from inference_fleet.cluster.queue import LARGEST_BACK_OFF_SECONDS, QueueDriver, WorkQueue
 from inference_fleet.cluster.reasons import Reason
 from inference_fleet.cluster.rendering import Renderer
 from inference_fleet.cluster.scopes import MEMORIES, scopes
 from inference_fleet.cluster.scraping import ScrapeSchedule
 from inference_fleet.cluster.seen import DeploymentSeen, PolicySeen, Seen
 from inference_fleet.cluster.settings import OperatorOptions
-from inference_fleet.cluster.snapshot import Snapshots
+from inference_fleet.cluster.snapshot import Periods, Snapshots
 from inference_fleet.cluster.stock_book import StockBook
 from inference_fleet.cluster.store import Expectations, policy_of, version
 from inference_fleet.cluster.waking import References, class_key, model_key, policy_key, wakes
@@ -38,7 +38,8 @@ from inference_fleet.signals.scraper import Scraper
 
 log = logging.getLogger("inference_fleet.kernel")
 
-OWED_SECONDS = 60.0
+AWAY_SECONDS = 30.0
+"""The longest back-off while the API server does not answer: when it is back, nothing waits for minutes."""
 PRIME_SECONDS = 5.0
 DRAIN_PASSES_SECONDS = 12.0
 LAG_PERIOD_SECONDS = 0.25
@@ -75,7 +76,8 @@ class Kernel:
         self._kopf_owes: dict[Kind, Expectations] = {kind: Expectations() for kind in WATCHED_BY_KOPF}
         self._kopf_seen: set[Kind] = set()
         self.queue = QueueDriver(WorkQueue(), clock)
-        self.snapshots = Snapshots(client, scopes(options), self._changed, clock)
+        periods = Periods(relist=options.relist_seconds, owed=options.silence_seconds)
+        self.snapshots = Snapshots(client, scopes(options), self._changed, clock, periods)
         self._stock = StockBook(self.snapshots, clock)
         self._scraper = Scraper(
             clock, options.scrape_seconds, lambda target, result: metrics.scrapes.labels(target, result).inc()
@@ -162,13 +164,14 @@ class Kernel:
         """Why this process should be replaced; empty while it is well. That the API cannot be reached is no reason."""
         if self.failed:
             return self.failed
-        late = self.snapshots.overdue(OWED_SECONDS)
+        grace = self.options.silence_seconds
+        late = self.snapshots.overdue(grace)
         if late:
             return f"a list shows changes that no watch event delivered: {', '.join(late)}"
         since = self._client.reachability.since
         if since is not None:
             now = self._clock()
-            owed = [k.plural for k, e in self._kopf_owes.items() if e.overdue(now, OWED_SECONDS, not_before=since)]
+            owed = [k.plural for k, e in self._kopf_owes.items() if e.overdue(now, grace, not_before=since)]
             if owed:
                 return f"kopf delivers no events of: {', '.join(sorted(owed))}"
         return ""
@@ -293,7 +296,8 @@ class Kernel:
                 self._done(taken.key, sort, PassResult(ENDING_SECONDS))
             except (ApiUnreachable, LeaseLost) as error:
                 log.warning("%s: %s", taken.key, error)
-                self._failed(taken.key, sort, "unreachable")
+                later = error.retry_after_seconds if isinstance(error, ApiUnreachable) else 0.0
+                self._failed(taken.key, sort, "unreachable", later, AWAY_SECONDS)
             except Exception as error:
                 log.exception("the pass over %s failed", taken.key)
                 await self._complain(sort, name, error)
@@ -321,9 +325,11 @@ class Kernel:
         if result.requeue_after_seconds is not None:
             self.queue.add(key, result.requeue_after_seconds)
 
-    def _failed(self, key: str, sort: str, result: str) -> None:
+    def _failed(
+        self, key: str, sort: str, result: str, at_least: float = 0.0, at_most: float = LARGEST_BACK_OFF_SECONDS
+    ) -> None:
         self.metrics.passes.labels(sort, result).inc()
-        delay = self.queue.failed(key)
+        delay = self.queue.failed(key, at_least, at_most)
         log.info("%s is tried again in %.1f s", key, delay)
 
     async def _complain(self, sort: str, name: str, error: Exception) -> None:
