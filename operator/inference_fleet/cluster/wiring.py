@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -26,6 +27,13 @@ Pass = Callable[[Kind, str | None, Mapping[str, Any]], None]
 """Takes (kind, event type, object) in the operator's loop."""
 
 
+class Patience:
+    """Waits between attempts, without an end: kopf ends its process when they run out, and an API that is away is no reason to."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0), repeat(30.0))
+
+
 def configure(settings: kopf.OperatorSettings) -> None:
     """kopf's settings: it only watches."""
     settings.posting.enabled = False
@@ -34,6 +42,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.networking.request_timeout = 10
+    settings.networking.error_backoffs = Patience()
     settings.networking.trust_env = True
     settings.process.ultimate_exiting_timeout = None
 
