@@ -27,6 +27,9 @@ from inference_fleet.plan.outcome import Removal, ReplicaChange
 log = logging.getLogger("inference_fleet.apply")
 
 VICTIM_COST = -1000
+HAND_OVER_ATTEMPTS = 5
+NEVER = "1"
+"""A resourceVersion that no object has: an apply against it creates, and is refused (409) where there is something."""
 Manifest = Mapping[str, Any]
 
 
@@ -115,7 +118,7 @@ class Applier:
         body = without_replicas(manifest)
         if isinstance(seen, DeploymentSeen) and only_template_owns_replicas(seen):
             # The hand-over at creation did not happen: dropping the field now would reset it to 1.
-            await self._hand_over_replicas(kind, namespace, name, seen.desired_replicas)
+            await self._hand_over_replicas(kind, namespace, name, seen.desired_replicas, seen.meta.resource_version)
             self.outcome.stale = True
             return
         # Against the version that was looked at: a leader that lost its lease unknowingly changes nothing.
@@ -148,18 +151,33 @@ class Applier:
             return
         replicas = (manifest.get("spec") or {}).get("replicas") if kind is kinds.DEPLOYMENT else None
         self.outcome.acted = True
-        self._took(kind, await self._client.apply(kind, manifest))
+        made = await self._client.apply(kind, if_absent(manifest))
+        self._took(kind, made)
         if replicas is not None:
-            await self._hand_over_replicas(kind, namespace, name, int(replicas))
+            await self._hand_over_replicas(kind, namespace, name, int(replicas), read_meta(made).resource_version)
 
-    async def _hand_over_replicas(self, kind: Kind, namespace: str, name: str, replicas: int) -> None:
-        body = {
-            "apiVersion": kind.api_version,
-            "kind": kind.name,
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {"replicas": replicas},
-        }
-        self._took(kind, await self._client.apply(kind, body, manager=SCALE_FIELD_MANAGER))
+    async def _hand_over_replicas(
+        self, kind: Kind, namespace: str, name: str, replicas: int, resource_version: str
+    ) -> None:
+        """Only as long as they are what the template made them: the Deployment's own controller moves its version at once."""
+        for _ in range(HAND_OVER_ATTEMPTS):
+            body = {
+                "apiVersion": kind.api_version,
+                "kind": kind.name,
+                "metadata": {"name": name, "namespace": namespace, "resourceVersion": resource_version},
+                "spec": {"replicas": replicas},
+            }
+            try:
+                self._took(kind, await self._client.apply(kind, body, manager=SCALE_FIELD_MANAGER))
+                return
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            live = read_deployment(await self._client.get(kind, namespace, name))
+            if live.desired_replicas != replicas or not only_template_owns_replicas(live):
+                break
+            resource_version = live.meta.resource_version
+        self.outcome.stale = True  # noticed again before the template drops the field
 
     def _took(self, kind: Kind, answer: Mapping[str, Any]) -> None:
         meta = read_meta(answer)
@@ -211,7 +229,8 @@ class Applier:
                 continue
             wanted = VICTIM_COST if pod.meta.name in change.victims else max(0, pod.deletion_cost)
             if pod.deletion_cost != wanted:
-                patch = {"metadata": {"uid": pod.meta.uid, "annotations": {DELETION_COST: str(wanted)}}}
+                same = {"uid": pod.meta.uid, "resourceVersion": pod.meta.resource_version}
+                patch = {"metadata": {**same, "annotations": {DELETION_COST: str(wanted)}}}
                 answer = await self._client.merge(kinds.POD, pod.meta.namespace, pod.meta.name, patch)
                 self.outcome.written += 1
                 self._snapshots.wrote(kinds.POD, answer)
@@ -251,6 +270,11 @@ class Applier:
                     await self._delete(kind, meta.namespace, meta.name, meta.uid, meta.resource_version)
             except ApiError as error:
                 self._note(error, kind, meta.name)
+
+
+def if_absent(manifest: Manifest) -> dict[str, Any]:
+    """The same object, valid only where there is none: an apply that was held up must not undo what came after it."""
+    return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": NEVER}}
 
 
 def without_replicas(manifest: Manifest) -> dict[str, Any]:
