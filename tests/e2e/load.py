@@ -42,7 +42,7 @@ class Tally:
 class Load:
     """`clients` loops that ask for a stream, read it to its end, judge it, and ask again."""
 
-    def __init__(self, url: str, model: str, clients: int = 4, tokens: int = 24, key: str = KEY) -> None:
+    def __init__(self, url: str, model: str, clients: int = 4, tokens: int = 12, key: str = KEY) -> None:
         self.url = f"{url}/v1/chat/completions"
         self.model = model
         self.clients = clients

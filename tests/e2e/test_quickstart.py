@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import openai
@@ -171,3 +172,17 @@ def test_the_operator_reads_no_secret(quickstart: Fleet) -> None:
         done = quickstart.cluster.run("kubectl", "auth", "can-i", verb, "secrets", "--as", account, "-n", NAMESPACE)
         assert done.stdout.strip() == "no", done.stdout
     assert json.loads(quickstart.cluster.kubectl("-n", OPERATOR, "get", "pods", "-o", "json"))["items"]
+
+
+def test_traffic_alone_is_written_about_at_most_once_a_minute(quickstart: Fleet, client: openai.OpenAI) -> None:
+    marker = quickstart.cluster.marker()
+    until = time.monotonic() + 45
+    while time.monotonic() < until:
+        client.chat.completions.create(model="smollm2", messages=HELLO, max_tokens=2)
+        time.sleep(3)
+    writes = quickstart.cluster.writes_since(marker, user=f"system:serviceaccount:{OPERATOR}:{RELEASE}")
+    ours = [write for write in writes if write.namespace in (NAMESPACE, "")]
+    assert len([write for write in ours if write.resource == "inferencepolicies/status"]) <= 1, list(map(str, ours))
+    assert {write.resource for write in ours} <= {"inferencepolicies/status", "acceleratorclasses/status"}, list(
+        map(str, ours)
+    )
