@@ -59,6 +59,10 @@ test-e2e: venv ## A real node: Helm install, real llama.cpp pods, streams under 
 test-chart: venv ## The chart: lint, schema, snapshots, security, strict validation by an API server
 	@$(PYTEST) tests/chart $(TESTS)
 
+.PHONY: soak
+soak: venv ## Long runs of the gateway: 200,000 requests, ten minutes without an API server (about half an hour)
+	@SOAK=1 $(PYTEST) tests/gateway/test_soak.py tests/gateway/test_channel.py -s $(TESTS)
+
 .PHONY: lint
 lint: venv ## ruff, mypy strict, import contracts
 	@.venv/bin/ruff check .
@@ -76,6 +80,10 @@ bench-help: ## make bench-NAME measures: tests/bench/NAME.py, tables under docs/
 
 bench-%: venv
 	@$(PYTHON_IN_VENV) -m tests.bench.$(subst -,_,$*)
+
+.PHONY: bench-gateway
+bench-gateway: venv ## What the gateway costs, beside vllm-router (AGAINST=CHECKOUT: beside another revision too)
+	@$(PYTHON_IN_VENV) -m tests.bench.gateway $(if $(AGAINST),--against $(AGAINST))
 
 ##@ Develop
 

@@ -117,14 +117,16 @@ class RelayedStream:
         return b""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        passage = self._passage
+        # Once for each token of everybody: what this loop does is most of what the gateway does.
+        passage, chunk, feed = self._passage, self._upstream.chunk, self._splitter.feed
         try:
-            block = self._first if self._first is not None else await self._block()
+            if self._first is not None and (out := passage.pass_on(self._first)):
+                yield out
             self._first = None
-            while block:
-                if out := passage.pass_on(block):
+            while data := await chunk():
+                block = feed(data)
+                if block and (out := passage.pass_on(block)):
                     yield out
-                block = await self._block()
             if passage.done and not passage.failed and not self._splitter.rest:
                 self._end("answered", 200, End.COMPLETE)
                 return
@@ -132,7 +134,7 @@ class RelayedStream:
                 self._end("broken", 502, End.FAILED)
                 return
             raise Disconnected("the engine ended its stream in the middle")
-        except UpstreamFailed as error:
+        except (UpstreamFailed, sse.NotAnEventStream) as error:
             self._eject()
             # What was sent cannot be taken back. The missing `[DONE]` is the sign for clients that know no error event.
             self._end("broken", 502, End.FAILED)
@@ -151,7 +153,7 @@ class RelayedStream:
         self._end("abandoned", CLIENT_LEFT, End.ABORTED)
 
 
-def failure_of(error: UpstreamFailed, when: str) -> Refusal:
+def failure_of(error: Exception, when: str) -> Refusal:
     """What the client is told; the address and the text of the error stay in the log."""
     if isinstance(error, TimedOut):
         return timed_out(f"The engine sent nothing for too long {when}.")
