@@ -99,6 +99,8 @@ class Capacity(ApiModel):
     """Fixed: what the matching nodes offer. Elastic: an autoscaler brings nodes, a pending pod is expected."""
     max_devices: Annotated[Whole, Field(ge=1, le=1000000)] | None = None
     """Elastic only: most devices that may be in use at once."""
+    provisioning_seconds: Annotated[Whole, Field(ge=10, le=7200)] | None = None
+    """Elastic only: how long a node usually takes to come; absent: 600. That a pod waits longer means that there is none."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -151,6 +151,17 @@ PLACEMENT = ReasonGroup(
             "Add nodes, lower another policy's replicas or priority, or list another accelerator.",
         ),
         Reason(
+            "Provisioning",
+            "A pod on an elastic class waits for the node that an autoscaler brings.",
+            "Wait. After the class's provisioningSeconds it is a StockOut.",
+        ),
+        Reason(
+            "StockOut",
+            "Pods on an elastic class have waited longer than a node usually takes to come. With no Ready replica the model goes "
+            "to the next accelerator that fits, and stays there; else it waits.",
+            "List another accelerator, or ask the provider of the nodes.",
+        ),
+        Reason(
             "StockUnknown",
             "Nodes cannot be read in this installation.",
             "Install the read-only ClusterRole for nodes, if you may; without it no surge replica is used.",
@@ -209,6 +220,12 @@ DECISION = ReasonGroup(
         Reason("NextChoice", "An earlier accelerator was rejected; this is the first that fits and has stock."),
         Reason("Incumbent", "The model runs there already and it still fits; moving would cost a start-up."),
         Reason("BelowMinimum", "Fewer replicas than replicas.min."),
+        Reason(
+            "GivesWay",
+            "Replicas whose pods have no node yet are given up: a policy of higher priority was promised the devices. "
+            "Pods that run are never taken away.",
+            "Add nodes, or raise priority.",
+        ),
         Reason("AboveMinimum", "More replicas than replicas.min; the surplus is drained first."),
         Reason("Replacing", "Serves until its replacement is Ready with equal capacity."),
         Reason("Replaced", "Its replacement is Ready with equal capacity."),

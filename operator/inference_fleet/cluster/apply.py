@@ -126,34 +126,27 @@ class Applier:
         self._took(kind, await self._client.apply(kind, body))
 
     def _taken(self, kind: Kind, meta: Meta) -> ApiError:
-        if meta.deleting or not meta.owner_uid:
+        if meta.deleting:
             return ApiError(409, "Conflict", f"{kind.name} {meta.key} of a former owner is being removed")
-        return ApiError(
-            403,
-            "NameTaken",
-            f"{kind.name} {meta.key} exists and belongs to another owner; remove it or rename the policy",
-        )
+        return _name_taken(kind, meta)
 
     async def _create(self, kind: Kind, namespace: str, name: str, manifest: Manifest) -> None:
-        """Create what the snapshot does not have. An apply would take over a stranger's object of that name: look first."""
+        """Create what the snapshot does not have; a stranger's object of that name is never taken over."""
+        replicas = (manifest.get("spec") or {}).get("replicas") if kind is kinds.DEPLOYMENT else None
         try:
-            live = read_meta(await self._client.get(kind, namespace, name))
+            made = await self._client.apply(kind, if_absent(manifest))
         except ApiError as error:
-            if not error.gone:
+            if error.status != 409:
                 raise
-        else:
+            live = read_meta(await self._client.get(kind, namespace, name))
             if live.owner_uid != self._owner_uid:
-                owner = "belongs to another owner" if live.owner_uid else "was not made by this operator"
-                raise ApiError(
-                    403, "NameTaken", f"{kind.name} {live.key} exists and {owner}; remove it or rename the policy"
-                )
+                raise self._taken(kind, live) from error
             self.outcome.stale = True  # ours, but the snapshot does not show it yet
             return
-        replicas = (manifest.get("spec") or {}).get("replicas") if kind is kinds.DEPLOYMENT else None
         self.outcome.acted = True
-        made = await self._client.apply(kind, if_absent(manifest))
         self._took(kind, made)
         if replicas is not None:
+            # Also where it is the default of 1: of a field that nobody owns the API server does not say who scaled it.
             await self._hand_over_replicas(kind, namespace, name, int(replicas), read_meta(made).resource_version)
 
     async def _hand_over_replicas(
@@ -270,6 +263,11 @@ class Applier:
                     await self._delete(kind, meta.namespace, meta.name, meta.uid, meta.resource_version)
             except ApiError as error:
                 self._note(error, kind, meta.name)
+
+
+def _name_taken(kind: Kind, meta: Meta) -> ApiError:
+    owner = "belongs to another owner" if meta.owner_uid else "was not made by this operator"
+    return ApiError(403, "NameTaken", f"{kind.name} {meta.key} exists and {owner}; remove it or rename the policy")
 
 
 def if_absent(manifest: Manifest) -> dict[str, Any]:

@@ -46,6 +46,8 @@ LAG_PERIOD_SECONDS = 0.25
 ENDING_SECONDS = 15.0
 """How soon to look again at an object whose namespace is being deleted: it should be gone by then."""
 CLAIMANTS_SECONDS = 0.2
+COUNTED_SECONDS = 2.0
+"""How soon the number of claimed devices is brought up to date in the status of a class."""
 
 WATCHED_BY_KOPF = (kinds.POLICY, kinds.MODEL, kinds.ACCELERATOR_CLASS)
 STOCK_KINDS = (kinds.POD, kinds.NODE, kinds.DEPLOYMENT, kinds.ACCELERATOR_CLASS)
@@ -107,7 +109,7 @@ class Kernel:
             started_at=clock(),
         )
         self._models = ModelPasses(client, self.snapshots, self._reporter, renderer, clock, wall)
-        self._classes = ClassPasses(client, self.snapshots, self._ledger, self._stock, self._wake_users, wall)
+        self._classes = ClassPasses(client, self.snapshots, self._ledger, self._stock, self._wake_unsatisfied, wall)
         self._complained: dict[str, str] = {}
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -146,17 +148,17 @@ class Kernel:
         self._kopf_owes[kind].delivered(key, version(str(metadata.get("resourceVersion", ""))))
 
     def _wake_claimants(self, policy: str, classes: Iterable[str]) -> None:
-        names = tuple(classes)
-        users = {user for name in names for user in self._references.users.get(class_key(name), ())}
-        for other in sorted((users | self._ledger.policies_of(names)) - {policy}):
-            key = policy_key(other)
-            self.queue.add(key, CLAIMANTS_SECONDS, self._priority_of(key))
-        for name in names:
-            self.queue.add(class_key(name), CLAIMANTS_SECONDS)
+        for name in classes:
+            for other in sorted(self._ledger.concerned(policy, name)):
+                key = policy_key(other)
+                self.queue.add(key, CLAIMANTS_SECONDS, self._priority_of(key))
+            self.queue.add(class_key(name), COUNTED_SECONDS)
 
-    def _wake_users(self, accelerator_class: str) -> None:
-        for wake in self._references.users_of(class_key(accelerator_class)):
-            self.queue.add(wake.key, wake.delay, self._priority_of(wake.key))
+    def _wake_unsatisfied(self, accelerator_class: str) -> None:
+        held = self._stock.current().held.get(accelerator_class, {})
+        for policy in sorted(self._ledger.unsatisfied(accelerator_class, held)):
+            key = policy_key(policy)
+            self.queue.add(key, CLAIMANTS_SECONDS, self._priority_of(key))
 
     # -- health
 

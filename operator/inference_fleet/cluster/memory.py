@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from inference_fleet.naming import labels, memory_name
-from inference_fleet.plan.outcome import Memory
+from inference_fleet.plan.outcome import Memory, UpgradeAsked
 
 KEY = "memory.json"
 FORMAT = 1
@@ -41,6 +41,7 @@ def encode(remembered: Remembered) -> str:
     document = {
         "format": FORMAT,
         "drains": {k: v.isoformat() for k, v in sorted(remembered.plan.drains.items())[:MOST_DRAINS]},
+        **({"upgrade": asdict(remembered.plan.upgrade)} if remembered.plan.upgrade is not None else {}),
         "said": sorted(remembered.said)[:MOST_SAID],
         "applied": dict(sorted(remembered.applied.items())[:MOST_MARKS]),
     }
@@ -57,8 +58,9 @@ def decode(text: str) -> Remembered:
         drains = {str(k): datetime.fromisoformat(v) for k, v in document.get("drains", {}).items()}
         if any(at.tzinfo is None for at in drains.values()):
             drains = {}
+        asked = document.get("upgrade")
         return Remembered(
-            plan=Memory(drains=drains),
+            plan=Memory(drains=drains, upgrade=UpgradeAsked(**asked) if asked else None),
             applied={str(k): str(v) for k, v in document.get("applied", {}).items()},
             said=frozenset(str(s) for s in document.get("said", [])),
         )

@@ -93,8 +93,8 @@ class ClassPasses:
     snapshots: Snapshots
     ledger: Ledger
     stock: StockBook
-    wake_users: Callable[[str], None]
-    """Told the name of a class whose stock changed."""
+    wake_unsatisfied: Callable[[str], None]
+    """Told the name of a class whose stock changed: who wants more of it, or waits for what it claims, looks again."""
     wall: Callable[[], datetime]
     usages: dict[str, Usage | None] = field(default_factory=dict)
 
@@ -106,7 +106,7 @@ class ClassPasses:
             return PassResult()
         usage = self.stock.current(fresh=True).usages.get(name)
         if name in self.usages and self.usages[name] != usage:
-            self.wake_users(name)
+            self.wake_unsatisfied(name)
         self.usages[name] = usage
         now = self.wall().astimezone(UTC).replace(microsecond=0)
         computed = classes.status_of(seen, usage, self.ledger.total(name), read_conditions(seen.status), now)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 
 from inference_fleet.api.conditions import Condition
 from inference_fleet.cluster.claims import Ledger
@@ -37,7 +38,12 @@ from inference_fleet.plan.observation import (
 from inference_fleet.signals.readings import Measured
 
 TEMPLATE_HASH_LABEL = "pod-template-hash"
-OWN_MANAGERS = frozenset({FIELD_MANAGER, SCALE_FIELD_MANAGER})
+NOBODY = "before-first-apply"
+"""What the API server calls the owner of fields that had none, at the first apply after managedFields were cleared."""
+
+OWN_MANAGERS = frozenset({FIELD_MANAGER, SCALE_FIELD_MANAGER, NOBODY})
+TEXTS_KEPT = 8192
+"""Texts whose reading is remembered: several passes, and every count of the stock, read the same annotations again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +156,14 @@ def _class(seen: ClassSeen, world: World, ledger: Ledger, policy: str) -> ClassV
 
 def read_identity(deployment: DeploymentSeen) -> VariantIdentity | None:
     """The identity in a Deployment's annotation; None where it is missing or was written by a version we cannot read."""
+    return _identity(deployment.meta.annotations.get(IDENTITY_ANNOTATION, ""))
+
+
+@lru_cache(maxsize=TEXTS_KEPT)
+def _identity(text: str) -> VariantIdentity | None:
     try:
-        return VariantIdentity(**json.loads(deployment.meta.annotations[IDENTITY_ANNOTATION]))
-    except (KeyError, TypeError, ValueError):
+        return VariantIdentity(**json.loads(text))
+    except (TypeError, ValueError):
         return None
 
 
@@ -211,6 +222,7 @@ def _variant(
         pods=own,
         speculation=measured.speculation.get(meta.name),
         selector_conflict="" if selected else f"selects by {dict(deployment.selector)}",
+        surge=deployment.surge,
     )
 
 
@@ -260,11 +272,16 @@ def _gateway(owned: Iterable[DeploymentSeen], pods: Iterable[PodSeen], measured:
 
 def read_routes(routes: ObjectSeen | None) -> tuple[str, tuple[str, ...]]:
     """Revision and drain list of the routes ConfigMap as it stands; empty where there is none or it cannot be read."""
+    return _routes(routes.data.get("routes.json", "")) if routes is not None else ("", ())
+
+
+@lru_cache(maxsize=TEXTS_KEPT)
+def _routes(text: str) -> tuple[str, tuple[str, ...]]:
     try:
-        document = json.loads(routes.data["routes.json"]) if routes is not None else {}
-    except (KeyError, ValueError):
+        document = json.loads(text)
+        return str(document.get("revision", "")), tuple(str(name) for name in document.get("drain", []))
+    except (AttributeError, TypeError, ValueError):
         return "", ()
-    return str(document.get("revision", "")), tuple(str(name) for name in document.get("drain", []))
 
 
 def held_devices(deployments: Iterable[DeploymentSeen], pods: Iterable[PodSeen]) -> Mapping[str, Mapping[str, int]]:

@@ -44,7 +44,9 @@ OWNED = (
 """Kinds of what a policy owns and what is applied again after a hand edit."""
 
 STALE_SECONDS = 0.2
-"""How soon to look again where something changed between the look and the write."""
+"""How soon to look again where something changed between the look and the write; twice as long each time in a row."""
+
+MOST_DOUBLINGS = 6
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class PolicyState:
     status_held_back: bool = False
     """Measured figures have moved since the last write, which is too recent for another."""
     decided: frozenset[tuple[str, str, str]] = frozenset()
+    stale_passes: int = 0
 
     def text(self) -> str:
         """As it is written down."""
@@ -147,7 +150,7 @@ class PolicyPasses:
                     self.executor, decide, observation, state.plan, self.wall()
                 )
             priority = policy.spec.priority if policy.spec is not None else 0
-            changed = self.ledger.enter(key, Entry(plan.claims, priority))
+            changed = self.ledger.enter(key, Entry(plan.claims, priority, plan.wants))
         if changed:
             self.wake_claimants(key, changed)
         drains_changed = remembered != state.plan
@@ -162,7 +165,10 @@ class PolicyPasses:
             return PassResult(failed=True)
         if outcome.stale or not fresh:
             self.metrics.conflicts.inc()
-            return PassResult(STALE_SECONDS)
+            # What is being removed may take its time: no tight loop until it is gone.
+            state.stale_passes = min(state.stale_passes + 1, MOST_DOUBLINGS)
+            return PassResult(STALE_SECONDS * 2.0 ** (state.stale_passes - 1))
+        state.stale_passes = 0
         return PassResult(_sooner(plan.requeue_after_seconds, self._held_back_seconds(state)))
 
     def _held_back_seconds(self, state: PolicyState) -> float | None:

@@ -109,6 +109,7 @@ def read_deployment(obj: Object) -> DeploymentSeen:
         failure_message=str(failure.get("message", "")) if failure.get("status") == "True" else "",
         replicas_owners=_replicas_owners(obj),
         revision=str(annotations.get("deployment.kubernetes.io/revision", "")),
+        surge=((spec.get("strategy") or {}).get("rollingUpdate") or {}).get("maxSurge", 0) not in (0, "0%"),
     )
 
 

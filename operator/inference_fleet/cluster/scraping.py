@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -124,11 +125,17 @@ class ScrapeSchedule:
             if key in self._running or policy.spec is None:
                 continue
             if now >= self._due.get(key, 0.0):
-                self._due[key] = now + self._scrape_seconds
+                self._due[key] = self._next(key, now)
                 self._start(key, self._read(policy))
             elif now >= self._revisions_due.get(key, 0.0) and self._draining(policy):
                 self._revisions_due[key] = now + DRAIN_SECONDS
                 self._start(key, self._read_revisions(policy))
+
+    def _next(self, key: str, now: float) -> float:
+        """The first reading is at once; the others each at their policy's own moment of the period, not all together."""
+        if key in self._due:
+            return now + self._scrape_seconds
+        return now + self._scrape_seconds * (0.5 + (zlib.crc32(key.encode()) % 1000) / 2000)
 
     def _start(self, key: str, reading: object) -> None:
         task: asyncio.Task[None] = asyncio.create_task(reading)  # type: ignore[arg-type]

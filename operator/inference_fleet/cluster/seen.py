@@ -90,6 +90,8 @@ class DeploymentSeen:
     """Field managers that own `spec.replicas`."""
     revision: str
     """The Deployment controller's own revision number."""
+    surge: bool = False
+    """Whether a rolling update may add a pod before it takes one."""
 
 
 @dataclass(frozen=True, slots=True)

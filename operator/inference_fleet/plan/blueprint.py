@@ -6,8 +6,8 @@ what must hold and what to do. Nothing here looks at what runs except to prefer 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from inference_fleet.api.engine import SpeculationMethod
 from inference_fleet.api.entries import AcceleratorChoice, Build, ModelEntry
@@ -16,8 +16,9 @@ from inference_fleet.engines import base as engines
 from inference_fleet.engines.config import Artifact, EngineConfig, MemoryEstimate, SpeculationConfig
 from inference_fleet.naming import variant_name
 from inference_fleet.plan.observation import ClassView, ModelView, Observation, VariantIdentity, VariantView
-from inference_fleet.plan.outcome import DesiredVariant, Rejected
+from inference_fleet.plan.outcome import DesiredVariant, Rejected, Want
 from inference_fleet.plan.stock import Stock
+from inference_fleet.plan.stock_out import NO_STOCK_OUTS, StockOut
 from inference_fleet.staging.paths import engine_path
 
 TARGET_DIRECTORY = "/models/target"
@@ -47,10 +48,22 @@ class Blueprint:
     memory: MemoryEstimate | None = None
     reason: str = ""
     message: str = ""
+    wants: Mapping[str, Want] = field(default_factory=dict)
+    """Accelerator classes that were passed over for want of devices."""
 
 
-def draw(observation: Observation, entry: ModelEntry, stock: Stock) -> Blueprint:
-    """What `entry` should run as, given the devices left by the models before it."""
+def draw(
+    observation: Observation,
+    entry: ModelEntry,
+    stock: Stock,
+    stock_outs: Mapping[str, StockOut] = NO_STOCK_OUTS,
+    upgrading: str = "",
+) -> Blueprint:
+    """What `entry` should run as, given the devices left by the models before it.
+
+    `stock_outs`: variants whose pods wait for nodes that do not come. `upgrading`: the variant that moves to the newest
+    revision now.
+    """
     build = entry.builds[0]
     found = _artifacts(observation, entry, build)
     if isinstance(found, Problem):
@@ -64,6 +77,8 @@ def draw(observation: Observation, entry: ModelEntry, stock: Stock) -> Blueprint
     rejected: list[Rejected] = []
     problems: list[Problem] = []
     memory: MemoryEstimate | None = None
+    stuck: Blueprint | None = None
+    wants: dict[str, Want] = {}
     for choice in _preferred(entry.accelerators, running):
         view = observation.classes.get(choice.class_ref.name)
         problem: Problem | None
@@ -100,15 +115,26 @@ def draw(observation: Observation, entry: ModelEntry, stock: Stock) -> Blueprint
                         name,
                         identity,
                         stock,
+                        upgrading,
                     )
-                    return Blueprint(
-                        entry, variant, None, tuple(rejected), memory, *_why(choice, entry, running, rejected)
-                    )
+                    chosen = Blueprint(
+                        entry, variant, None, tuple(rejected), memory, *_why(choice, entry, running, rejected),
+                        wants,
+                    )  # fmt: skip
+                    stock_out = stock_outs.get(name)
+                    if stock_out is None or stock_out.ready_replicas > 0:
+                        return chosen
+                    stuck = stuck or chosen
+                    problem = Problem("Scheduled", "StockOut", stock_out.message)
+                else:
+                    wants[view.name] = Want(entry.replicas.min * choice.devices_per_replica, choice.devices_per_replica)
         problems.append(problem)
         rejected.append(Rejected(choice.name, problem.reason, problem.message))
+    if stuck is not None:
+        return replace(stuck, rejected=tuple(rejected), wants=wants)  # nothing else is to be had: it goes on waiting
     # Short of devices is the milder answer: it mends itself, where the others need an edit.
     waiting = [p for p in problems if p.reason == "InsufficientDevices"]
-    return Blueprint(entry, None, (waiting or problems)[0], tuple(rejected), memory)
+    return Blueprint(entry, None, (waiting or problems)[0], tuple(rejected), memory, wants=wants)
 
 
 def identify(
@@ -283,11 +309,11 @@ def _variant(
     name: str,
     identity: VariantIdentity,
     stock: Stock,
+    upgrading: str,
 ) -> DesiredVariant:
     settings = observation.settings
     existing = next((v for v in observation.variants if v.name == name), None)
-    upgrade = observation.policy.annotations.get("inference-fleet.dev/upgrade") == "now"
-    kept = existing is not None and not upgrade
+    kept = existing is not None and name != upgrading
     revision = existing.render_revision if kept and existing is not None else settings.render_revision
     image = existing.sidecar_image if kept and existing is not None else settings.image
     installed = settings.llama_cpp_image if config.engine == "LlamaCpp" else settings.vllm_image
@@ -309,6 +335,7 @@ def _variant(
         running_template_hash=existing.template_hash if kept and existing is not None else "",
         # Counted from desired replicas, not from pods: otherwise the surge pod itself would take the surge away half-way.
         surge=stock.of_class(view.name) is not None and stock.allows(view.name, choice.devices_per_replica),
+        resting_surge=existing.surge if existing is not None and not existing.rolling else None,
         longest_generation_seconds=LONGEST_GENERATION_SECONDS,
         price_per_hour=price.on_demand_per_hour.amount * choice.devices_per_replica if price is not None else None,
         memory=memory,

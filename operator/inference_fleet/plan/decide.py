@@ -22,9 +22,12 @@ from inference_fleet.plan.outcome import (
     Routes,
     RouteVariant,
     VariantStatus,
+    Want,
 )
 from inference_fleet.plan.rollout import Step, advance, keep, retire
 from inference_fleet.plan.stock import Stock
+from inference_fleet.plan.stock_out import StockOut, next_look_seconds, stock_outs
+from inference_fleet.plan.upgrading import asked_of, is_older, upgrading
 from inference_fleet.plan.verdicts import ModelPass, condition, judge, worst_pod
 
 ENGINE_PORT = 8000
@@ -42,16 +45,21 @@ def plan(observation: Observation, memory: Memory, now: datetime) -> tuple[Plan,
     if spec is None:
         return _unreadable(observation, memory)
     drains = Drains.of(observation, memory.drains, now)
-    passes, steps, retired = _advance_all(observation, spec, drains)
+    asked = asked_of(observation, memory.upgrade)
+    waiting = stock_outs(observation, now)
+    passes, steps, retired = _advance_all(observation, spec, drains, waiting, upgrading(observation, asked))
 
-    conditions = judge(observation, spec, passes)
+    conditions = judge(observation, spec, passes, waiting)
     decisions = tuple(d for step in steps for d in step.decisions)
     acting = spec.mode is Mode.APPLY
     routes = _routes(spec, passes, retired) if acting else None
     leaving = routes.drain if routes is not None else ()
     pods = {pod.name for v in observation.variants for pod in v.pods}
-    remembered = Memory(drains={name: memory.drains.get(name, now) for name in leaving if name in pods})
+    remembered = Memory({name: memory.drains.get(name, now) for name in leaving if name in pods}, asked)
     requeues = [s.requeue_after_seconds for s in steps if s.requeue_after_seconds is not None]
+    later = next_look_seconds(observation, now)
+    if later is not None:
+        requeues.append(later)
     if not requeues and any(p.blueprint.problem is not None or p.step.short_of_devices for p in passes):
         requeues = [RETRY_SECONDS]
     price, currency = _price(observation, steps, passes)
@@ -72,6 +80,7 @@ def plan(observation: Observation, memory: Memory, now: datetime) -> tuple[Plan,
             currency=currency,
             requeue_after_seconds=min(requeues, default=None),
             claims=_claims(observation, steps) if acting else _claims(observation, ()),
+            wants=_wants(passes) if acting else {},
         ),
         remembered,
     )
@@ -99,8 +108,36 @@ def _unreadable(observation: Observation, memory: Memory) -> tuple[Plan, Memory]
     return Plan(conditions=tuple(said), decisions=decisions, summary=message, claims=_claims(observation, ())), memory
 
 
+def _wants(passes: Sequence[ModelPass]) -> Mapping[str, Want]:
+    """Devices that would be taken if there were more."""
+    wants: dict[str, Want] = {}
+    for p in passes:
+        more = dict(p.blueprint.wants)
+        wanted = p.blueprint.variant
+        if wanted is not None and p.step.short_of_devices:
+            per_replica = wanted.identity.devices_per_replica
+            missing = max(1, wanted.replicas - _after(p, wanted.name))
+            more[wanted.identity.accelerator_class] = Want(missing * per_replica, per_replica)
+        for name, want in more.items():
+            known = wants.get(name, Want(0, want.at_once))
+            wants[name] = Want(known.devices + want.devices, min(known.at_once, want.at_once))
+    return dict(sorted(wants.items()))
+
+
+def _after(p: ModelPass, variant: str) -> int:
+    """Replicas of a variant once this pass is carried out."""
+    changed = [c.after for c in p.step.changes if c.variant == variant]
+    held = [v.desired_replicas for v in p.variants if v.name == variant]
+    created = [p.step.desired.replicas] if p.step.desired is not None else []
+    return (changed or held or created or [0])[0]
+
+
 def _advance_all(
-    observation: Observation, spec: InferencePolicySpec, drains: Drains
+    observation: Observation,
+    spec: InferencePolicySpec,
+    drains: Drains,
+    waiting: Mapping[str, StockOut],
+    upgraded: str,
 ) -> tuple[list[ModelPass], list[Step], list[tuple[Step, tuple[VariantView, ...]]]]:
     """Each declared model in order, drawing on one stock; then what is no longer declared."""
     by_model: dict[str, tuple[VariantView, ...]] = {}
@@ -115,7 +152,7 @@ def _advance_all(
     steps: list[Step] = []
     for entry in spec.models:
         variants = by_model.pop(entry.name, ())
-        blueprint = draw(observation, entry, stock)
+        blueprint = draw(observation, entry, stock, waiting, upgraded)
         step = advance(blueprint, variants, stock, drains, observation.incomplete)
         stock = step.stock
         passes.append(ModelPass(blueprint, step, variants))
@@ -246,10 +283,8 @@ def _variant_rows(observation: Observation, passes: Sequence[ModelPass]) -> tupl
     rows = []
     for v in observation.variants:
         target = wanted.get(v.name)
-        current = (
-            target is not None and v.updated_replicas >= v.desired_replicas and v.observed_generation >= v.generation
-        )
-        newest = v.render_revision >= observation.settings.render_revision
+        current = target is not None and not v.rolling
+        newest = not is_older(v, observation.settings)
         seen = v.speculation
         accepted = None
         if seen is not None and seen.draft_tokens > 0:

@@ -58,6 +58,10 @@ class Claim:
     priority: int
     held_devices: int = 0
     """How many of them its pods occupy already: nobody takes these away, whatever the priority."""
+    wanted_devices: int = 0
+    """How many more it would take if there were any."""
+    wanted_at_once: int = 1
+    """Devices of one replica of what it wants: fewer are of no use to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,17 @@ class VariantView:
     pods: tuple[PodView, ...] = ()
     speculation: SpeculationView | None = None
     selector_conflict: str = ""
+    surge: bool = False
+    """Whether its rolling update may use one device more, as it stands."""
+
+    @property
+    def rolling(self) -> bool:
+        """Whether pods of its present template are still replacing older ones."""
+        return (
+            self.observed_generation < self.generation
+            or self.updated_replicas < self.desired_replicas
+            or self.replicas > self.updated_replicas
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ class DesiredVariant:
     longest_generation_seconds: int
     price_per_hour: Decimal | None
     memory: MemoryEstimate
+    resting_surge: bool | None = None
+    """What `surge` is in the Deployment as it stands, while no pod rolls; None: nothing runs, or pods roll. While the template
+    stays the same it is kept: it matters in a rollout only, and stock comes and goes."""
     running_template_hash: str = ""
     """Hash of the pod template that runs; where rendering at `render_revision` gives another, the variant rolls anyway and moves to
     the newest revision and image. Empty: nothing runs, or an upgrade was asked for."""
@@ -170,11 +173,30 @@ class VariantStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class UpgradeAsked:
+    """An upgrade annotation's value, and which version of the operator was asked by it."""
+
+    value: str
+    render_revision: int
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
-    """What the next pass must remember, persisted and bounded: drains under way, with when each began."""
+    """What the next pass must remember, persisted and bounded."""
 
     drains: Mapping[str, datetime] = field(default_factory=dict)
     """Pod name → when it was first taken out of routing."""
+    upgrade: UpgradeAsked | None = None
+    """The upgrade that the policy's annotation asked for; kept as long as the annotation has that value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Devices of a class that a policy is short of, and how many make one replica."""
+
+    devices: int
+    at_once: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +224,5 @@ class Plan:
     """None: only an event or the resync tick brings the policy back."""
     claims: Mapping[str, int] = field(default_factory=dict)
     """Accelerator class → devices this policy claims once the plan is carried out (old and new together while both run)."""
+    wants: Mapping[str, Want] = field(default_factory=dict)
+    """Accelerator class → what it would take more of it if there were any."""

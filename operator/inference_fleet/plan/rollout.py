@@ -152,6 +152,19 @@ def _resize(
             f"replicas are left alone. Remove that writer (an HPA, a script) to let the policy's {goal} take effect."
         )
         return step(Action.KEEP, "ForeignScaler", message, current)
+    owed = stock.owed.get(name, 0)
+    waiting = sorted(
+        (p for p in existing.pods if not p.scheduled and not p.deleting), key=lambda p: p.created, reverse=True
+    )
+    given = tuple(waiting[: min(current, math.ceil(owed / per_replica))])
+    if given and not incomplete and not existing.foreign_scaler:
+        after = current - len(given)
+        short = _short(wanted, after)
+        message = f"{len(given)} of {current} replicas wait for devices that were promised to policies of higher priority. {short}"
+        return step(
+            Action.SCALE, "GivesWay", message, after, changes=change(after, given), short_of_devices=short,
+            stock=stock.give_up(name, len(given) * per_replica),
+        )  # fmt: skip
     if current < goal:
         grown = current + stock.replicas(name, per_replica, goal - current)
         short = "" if grown == goal else _short(wanted, grown)
@@ -177,7 +190,7 @@ def _resize(
                 current, drain=leaving, requeue_after_seconds=POLL_SECONDS,
             )  # fmt: skip
         return step(Action.SCALE, "AboveMinimum", message, goal, changes=change(goal, pods), drain=leaving)
-    if existing.updated_replicas < existing.desired_replicas or existing.observed_generation < existing.generation:
+    if existing.rolling:
         message = (
             f"{existing.updated_replicas} of {current} replicas run the present configuration; "
             + ("one is added before one goes." if wanted.surge else "no device is free for one more, so one at a time goes first.")

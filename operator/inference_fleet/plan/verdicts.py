@@ -5,15 +5,18 @@ A condition that speaks of models names the first that fails and counts the rest
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from inference_fleet.api.conditions import Condition, Status
 from inference_fleet.api.policy import InferencePolicySpec, Mode
+from inference_fleet.naming import UPGRADE_ANNOTATION
 from inference_fleet.plan.blueprint import Blueprint
 from inference_fleet.plan.observation import Observation, PodView, VariantView
 from inference_fleet.plan.rollout import Step
+from inference_fleet.plan.stock_out import NO_STOCK_OUTS, StockOut, is_elastic
+from inference_fleet.plan.upgrading import is_older
 
 MINIMUM_SAMPLES = 30
 """Requests in the window under which a latency objective is reported but is no evidence."""
@@ -54,8 +57,13 @@ def condition(kind: str, status: Status, reason: str, message: str, observation:
     )
 
 
-def judge(observation: Observation, spec: InferencePolicySpec, passes: Sequence[ModelPass]) -> tuple[Condition, ...]:
-    """Every condition of an accepted or refused spec, Ready first."""
+def judge(
+    observation: Observation,
+    spec: InferencePolicySpec,
+    passes: Sequence[ModelPass],
+    stock_outs: Mapping[str, StockOut] = NO_STOCK_OUTS,
+) -> tuple[Condition, ...]:
+    """Every condition of an accepted or refused spec, Ready first. `stock_outs`: variants that wait in vain for nodes."""
 
     def say(kind: str, status: Status, reason: str, message: str) -> Condition:
         return condition(kind, status, reason, message, observation)
@@ -79,7 +87,7 @@ def judge(observation: Observation, spec: InferencePolicySpec, passes: Sequence[
         accepted,
         models_ready,
         fits,
-        _scheduled(observation, passes, by_problem),
+        _scheduled(observation, passes, by_problem, stock_outs),
         workload := _workload(observation, passes),
         _up_to_date(observation, passes),
         gateway := _gateway(observation, spec),
@@ -105,24 +113,44 @@ def _fits(passes: Sequence[ModelPass]) -> str:
     return said[0] + _more(len(said) - 1) if said else "Nothing to place."
 
 
-def _scheduled(observation: Observation, passes: Sequence[ModelPass], by_problem) -> Condition:  # type: ignore[no-untyped-def]
-    refused: Condition = by_problem("Scheduled", "Placed", "Every replica has its devices.")
+def _scheduled(
+    observation: Observation,
+    passes: Sequence[ModelPass],
+    by_problem: Callable[[str, str, str], Condition],
+    stock_outs: Mapping[str, StockOut],
+) -> Condition:
+    refused = by_problem("Scheduled", "Placed", "Every replica has its devices.")
     if refused.status is not Status.TRUE:
         return refused
     short = [p for p in passes if p.step.short_of_devices]
     if short:
         message = f"{short[0].name}: {short[0].step.short_of_devices}" + _more(len(short) - 1)
         return condition("Scheduled", Status.FALSE, "InsufficientDevices", message, observation)
-    pods = [pod for p in passes for v in p.variants for pod in v.pods if not pod.scheduled and not pod.deleting]
-    unschedulable = [pod for pod in pods if pod.reason == "Unschedulable"]
+    vain = [stock_outs[v.name] for p in passes for v in p.variants if v.name in stock_outs]
+    if vain:
+        message = vain[0].message + _more(len(vain) - 1, "variants")
+        return condition("Scheduled", Status.FALSE, "StockOut", message, observation)
+    waiting = [(v, pod) for p in passes for v in p.variants for pod in v.pods if not pod.scheduled and not pod.deleting]
+    expected = [(v, pod) for v, pod in waiting if _on_elastic(observation, v)]
+    unschedulable = [pod for v, pod in waiting if pod.reason == "Unschedulable" and (v, pod) not in expected]
     if unschedulable:
         pod = unschedulable[0]
         message = f"Pod {pod.name}: {pod.message}" + _more(len(unschedulable) - 1, "pods")
         return condition("Scheduled", Status.FALSE, "Unschedulable", message, observation)
+    provisioned = [pod for _, pod in expected if pod.reason == "Unschedulable"]
+    if provisioned:
+        message = f"Pod {provisioned[0].name} waits for a node that an autoscaler brings"
+        message += _more(len(provisioned) - 1, "pods") + "."
+        return condition("Scheduled", Status.FALSE, "Provisioning", message, observation)
     if spec_reads_no_nodes(observation):
         message = "Nodes cannot be read in this installation; stock is unknown and no surge replica is used."
         return condition("Scheduled", Status.UNKNOWN, "StockUnknown", message, observation)
     return refused
+
+
+def _on_elastic(observation: Observation, variant: VariantView) -> bool:
+    identity = variant.identity
+    return identity is not None and is_elastic(observation.classes.get(identity.accelerator_class))
 
 
 def spec_reads_no_nodes(observation: Observation) -> bool:
@@ -184,19 +212,26 @@ def _up_to_date(observation: Observation, passes: Sequence[ModelPass]) -> Condit
             continue
         if current is None or len(p.variants) > 1:
             return say("Replacing", f"{p.name}: {wanted.name} is replacing what ran before.")
-        if current.updated_replicas < current.desired_replicas or current.observed_generation < current.generation:
+        if current.rolling:
+            pod = worst_pod([current])
+            if pod is not None and not (pod.reason == "Unschedulable" and _on_elastic(observation, current)):
+                where = f"pod {pod.name}" + (f", container {pod.container}" if pod.container else "")
+                message = (
+                    f"{p.name}: the rollout of {current.name} does not go on; {where}: {pod.message or pod.reason}"
+                )
+                return say("RolloutBlocked", message)
             done = f"{current.updated_replicas} of {current.desired_replicas}"
             return say("RollingOut", f"{p.name}: {done} replicas run the present configuration.")
     for p in passes:
         for variant in p.variants:
-            settings = observation.settings
-            if variant.render_revision < settings.render_revision or (
-                variant.sidecar_image and variant.sidecar_image != settings.image
-            ):
+            if is_older(variant, observation.settings):
+                value = observation.policy.annotations.get(UPGRADE_ANNOTATION, "")
+                ask = f"annotate the policy with {UPGRADE_ANNOTATION}=now to roll it."
+                if value:
+                    ask = f"{UPGRADE_ANNOTATION}={value} is under way, or was for an earlier version; another value asks anew."
                 return say(
                     "OlderRevision",
-                    f"{variant.name} was rendered by an earlier version of the operator and keeps running as it is; "
-                    f"annotate the policy with inference-fleet.dev/upgrade=now to roll it.",
+                    f"{variant.name} was rendered by an earlier version of the operator and keeps running as it is; {ask}",
                 )
     return condition("UpToDate", Status.TRUE, "AsDeclared", "What runs is what is declared.", observation)
 
@@ -218,7 +253,9 @@ def _scaling_active(observation: Observation, passes: Sequence[ModelPass]) -> Co
             if variant.foreign_scaler:
                 message = (
                     f"{variant.foreign_scaler!r} owns spec.replicas of Deployment {variant.name}; this operator leaves "
-                    f"its replicas alone. Remove that writer to give scaling back to the policy."
+                    f"its replicas alone. To give scaling back to the policy, remove that writer (an HPA, a script), then: "
+                    f"kubectl -n {observation.policy.namespace} patch deployment {variant.name} --type=json "
+                    f"""-p '[{{"op":"replace","path":"/metadata/managedFields","value":[{{}}]}}]'"""
                 )
                 return condition("ScalingActive", Status.FALSE, "ForeignScaler", message, observation)
     return condition("ScalingActive", Status.TRUE, "Operator", "Replicas follow the policy.", observation)

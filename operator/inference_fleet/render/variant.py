@@ -43,10 +43,13 @@ def render_variant(desired: DesiredVariant, policy: PolicyView, settings: Operat
     gives way to the newest. Raises ValueError for an engine that is not known, which a plan never holds.
     """
     renderer = RENDERERS.get(desired.render_revision, RENDERERS[NEWEST])
-    kept = renderer(desired, policy, settings)
-    newest = desired.render_revision == NEWEST and desired.sidecar_image == settings.image
-    if newest or not desired.running_template_hash or template_hash(kept[0]) == desired.running_template_hash:
+    resting = desired if desired.resting_surge is None else replace(desired, surge=desired.resting_surge)
+    kept = renderer(resting, policy, settings)
+    if template_hash(kept[0]) == desired.running_template_hash:
         return kept
+    newest = desired.render_revision == NEWEST and desired.sidecar_image == settings.image
+    if newest or not desired.running_template_hash:
+        return kept if resting is desired else renderer(desired, policy, settings)
     # Its pods roll for another reason: then they may as well become what the newest operator renders.
     moved = replace(desired, render_revision=NEWEST, sidecar_image=settings.image)
     return RENDERERS[NEWEST](moved, policy, settings)

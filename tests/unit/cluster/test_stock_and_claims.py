@@ -9,6 +9,7 @@ import pytest
 from inference_fleet.api.accelerator import AcceleratorClassSpec
 from inference_fleet.cluster.claims import Entry, Ledger, Turns
 from inference_fleet.cluster.stock import Usage, usage
+from inference_fleet.plan.outcome import Want
 from tests.unit.cluster.objects import OURS, node_seen, pod_seen
 
 GPU = AcceleratorClassSpec.model_validate(
@@ -64,7 +65,35 @@ def test_a_policy_sees_the_claims_of_all_others_with_what_they_hold() -> None:
     (claim,) = ledger.of_others("d/b", "gpu", {"d/a": 1})
     assert (claim.policy, claim.devices, claim.priority, claim.held_devices) == ("d/a", 2, 5, 1)
     assert ledger.total("gpu") == 3
-    assert ledger.policies_of(["cpu"]) == {"d/b"}
+
+
+def test_only_those_whom_a_change_concerns_are_woken() -> None:
+    ledger = Ledger()
+    ledger.enter("d/high", Entry({"gpu": 1}, priority=5))
+    ledger.enter("d/low", Entry({"gpu": 1}, priority=-5))
+    ledger.enter("d/same", Entry({"gpu": 1}, priority=0))
+    ledger.enter("d/wants", Entry({}, priority=9, wants={"gpu": Want(1, 1)}))
+    ledger.enter("d/elsewhere", Entry({"cpu": 1}, priority=-5, wants={"cpu": Want(1, 1)}))
+    ledger.enter("d/me", Entry({"gpu": 2}, priority=0))
+    assert ledger.concerned("d/me", "gpu") == {"d/low", "d/wants"}
+    held = {"d/high": 1, "d/low": 1, "d/me": 1}
+    assert ledger.unsatisfied("gpu", held) == {"d/wants", "d/me", "d/same"}
+    (wanting,) = (c for c in ledger.of_others("d/me", "gpu", held) if c.policy == "d/wants")
+    assert (wanting.devices, wanting.wanted_devices, wanting.wanted_at_once) == (0, 1, 1)
+
+
+def test_claims_follow_what_pods_hold_from_count_to_count() -> None:
+    ledger = Ledger()
+    ledger.enter("d/a", Entry({"gpu": 1}, 0))
+    ledger.enter("d/b", Entry({"gpu": 1}, 0))
+    assert [c.held_devices for c in ledger.of_others("d/x", "gpu", {"d/a": 1})] == [1, 0]
+    assert [c.held_devices for c in ledger.of_others("d/x", "gpu", {"d/b": 1})] == [0, 1]
+    ledger.enter("d/b", Entry({"gpu": 2}, 3))
+    assert [(c.policy, c.devices, c.priority, c.held_devices) for c in ledger.of_others("d/a", "gpu", {"d/b": 1})] == [
+        ("d/b", 2, 3, 1)
+    ]
+    ledger.drop("d/b")
+    assert ledger.of_others("d/a", "gpu", {"d/b": 1}) == ()
 
 
 def test_pods_that_linger_count_although_their_claim_is_smaller() -> None:

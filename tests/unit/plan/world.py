@@ -194,7 +194,7 @@ class World:
                 )
             while len(pods) > v.desired_replicas:
                 pods.pop()
-            pods = [replace(p, ready=p.ready or not self.loading) for p in pods]
+            pods = [replace(p, ready=p.ready or (p.scheduled and not self.loading)) for p in pods]
             ready = sum(p.ready for p in pods)
             changed = replace(v, pods=tuple(pods), replicas=len(pods), updated_replicas=len(pods), ready_replicas=ready)
             settled.append(changed)
