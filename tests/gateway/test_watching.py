@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -35,7 +36,8 @@ GONE = {"type": "ERROR", "object": {"code": 410, "message": "too old resource ve
 class Script:
     """An API server that answers step by step: a list, a watch's lines, or a failure."""
 
-    def __init__(self, *steps: dict[str, Any] | list[Any] | ApiFailed) -> None:
+    def __init__(self, *steps: dict[str, Any] | list[Any] | ApiFailed, seconds_each: int = 60) -> None:
+        self.seconds_each = seconds_each
         self.steps = list(steps)
         self.queries: list[Mapping[str, str]] = []
         self.names: set[str] = set()
@@ -93,6 +95,7 @@ class Script:
             retry_seconds=30,
             random=lambda: 0.5,
             sleep=self.sleep,
+            clock=itertools.count(0, self.seconds_each).__next__,
         )
         with pytest.raises(Ended):
             await watch.run()
@@ -128,6 +131,14 @@ async def test_an_expired_version_is_listed_anew_at_once(step: Any) -> None:
     script = await Script(listed("a"), step, listed("b"), []).run()
     assert script.names == {"b"}
     assert (script.slept, script.failures) == ([], [])
+
+
+@pytest.mark.parametrize("step", [[], [GONE], ApiFailed(410, "gone")])
+async def test_watches_that_end_at_once_do_not_become_a_load(step: Any) -> None:
+    steps = [one for _ in range(4) for one in (listed("a"), step)]
+    script = await Script(*steps, seconds_each=0).run()
+    assert script.slept == [1, 1, 1]
+    assert script.failures == []
 
 
 async def test_bookmarks_change_nothing() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from time import monotonic
 
 import httptools
 
@@ -275,7 +276,7 @@ class HttpUpstream:
         if not idle:
             return None
         connection = idle.pop()
-        if connection.idle_since > self._now() - KEEP_ALIVE_SECONDS:
+        if connection.idle_since > monotonic() - KEEP_ALIVE_SECONDS:
             return connection
         connection.drop()
         return None
@@ -298,14 +299,14 @@ class HttpUpstream:
         if self._closed:
             connection.drop()
             return
-        connection.idle_since = self._now()
+        connection.idle_since = monotonic()
         self._idle.setdefault(connection.address, []).append(connection)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_SECONDS / 2, self._close_old)
 
     def _close_old(self) -> None:
         self._sweep = None
-        oldest = self._now() - KEEP_ALIVE_SECONDS
+        oldest = monotonic() - KEEP_ALIVE_SECONDS
         for address, idle in list(self._idle.items()):
             while idle and idle[0].idle_since <= oldest:
                 idle.pop(0).drop()
@@ -319,10 +320,6 @@ class HttpUpstream:
         idle = self._idle.get(connection.address)
         if idle and connection in idle:
             idle.remove(connection)
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
 
     async def close(self) -> None:
         self._closed = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
@@ -17,6 +18,9 @@ log = logging.getLogger(__name__)
 
 PAGE_SIZE = "500"
 FIRST_BACKOFF_SECONDS = 1.0
+
+SHORT_SECONDS = 1.0
+"""A list and watch that are over sooner than this ended for a reason: a second one in a row is not followed at once."""
 
 
 class ApiFailed(Exception):
@@ -66,6 +70,7 @@ class ListWatch:
         retry_seconds: float,
         random: Callable[[], float],
         sleep: Callable[[float], Any] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._path = path
@@ -75,23 +80,31 @@ class ListWatch:
         self._retry_seconds = retry_seconds
         self._random = random
         self._sleep = sleep
+        self._clock = clock
 
     async def run(self) -> None:
         """Never returns. While the API server cannot be reached the sink keeps what it has."""
         first = min(FIRST_BACKOFF_SECONDS, self._retry_seconds)
         backoff = first
+        short_before = False
         while True:
+            began = self._clock()
             try:
                 version = await self._list()
                 backoff = first
                 await self._watch(version)
             except ApiFailed as error:
-                if error.status == 410:
-                    continue  # listed again at once
-                self._sink.failed(error)
-                log.warning("watch of %s: %s; trying again", self._path, error)
-                await self._sleep(backoff * (0.5 + self._random()))
-                backoff = min(backoff * 2, self._retry_seconds)
+                if error.status != 410:
+                    self._sink.failed(error)
+                    log.warning("watch of %s: %s; trying again", self._path, error)
+                    await self._sleep(backoff * (0.5 + self._random()))
+                    backoff = min(backoff * 2, self._retry_seconds)
+                    continue
+            short = self._clock() - began < SHORT_SECONDS
+            if short and short_before:
+                # Something between here and the API server ends every watch: lists must not become a load.
+                await self._sleep(first * (0.5 + self._random()))
+            short_before = short
 
     async def _list(self) -> str:
         """Lists everything; the resourceVersion to watch from."""
