@@ -33,13 +33,22 @@ class RunningOperator:
             "--lease-name", name, "--port", str(self.port), "--image", "inference-fleet:test", *flags,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
+        self.ends = 0
+        """How often a test ended it."""
 
     def start(self, seconds: float = 30) -> RunningOperator:
+        self.launch()
+        return self.await_ready(seconds)
+
+    def launch(self) -> None:
+        """Start without waiting for anything."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(self._words, stdout=log, stderr=log, env=dict(os.environ))
+
+    def await_ready(self, seconds: float = 30) -> RunningOperator:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if self._process.poll() is not None:
+            if not self.alive:
                 break
             if "inference_fleet.kernel: serving" in self.log.read_text() and self.get("/readyz")[0] == 200:
                 return self
@@ -57,6 +66,7 @@ class RunningOperator:
 
     def stop(self, seconds: float = 30) -> int:
         """SIGTERM; the exit status."""
+        self.ends += 1
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         status = self._process.wait(seconds)
@@ -66,12 +76,17 @@ class RunningOperator:
         return status
 
     def kill(self) -> None:
+        self.ends += 1
         if self._process is not None:
             self._process.kill()
             self._process.wait(10)
             self._process = None
             self.log.rename(self.log.with_suffix(f".{time.monotonic_ns()}.log"))
             self.log.touch()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:

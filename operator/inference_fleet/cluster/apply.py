@@ -82,6 +82,8 @@ class Applier:
                 await self._ensure(kind, manifest)
             except ApiError as error:
                 self._note(error, kind, metadata["name"], variant)
+                if error.stale:
+                    await self._look_again(kind, str(metadata["namespace"]), str(metadata["name"]))
 
     def _note(self, error: ApiError, kind: Kind, name: str, variant: bool = False) -> None:
         if isinstance(error, NamespaceEnding):
@@ -94,6 +96,15 @@ class Applier:
             self.outcome.refused.append(Refused(kind.name, name, error.status, error.message, variant))
         else:
             raise error
+
+    async def _look_again(self, kind: Kind, namespace: str, name: str) -> None:
+        """After a refusal: what is there now, in case the event that says so is lost."""
+        try:
+            self._snapshots.wrote(kind, await self._client.get(kind, namespace, name))
+        except ApiError as error:
+            known = self._seen(kind, namespace, name)
+            if error.gone and known is not None:
+                self._snapshots.removed(kind, namespace, name, known.meta.uid)
 
     def _seen(self, kind: Kind, namespace: str, name: str) -> DeploymentSeen | ObjectSeen | None:
         found = self._snapshots.get(kind, f"{namespace}/{name}")

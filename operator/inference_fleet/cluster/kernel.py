@@ -49,6 +49,9 @@ CLAIMANTS_SECONDS = 0.2
 COUNTED_SECONDS = 2.0
 """How soon the number of claimed devices is brought up to date in the status of a class."""
 
+GAP_SECONDS = 0.5
+
+KIND_OF = {"policy": kinds.POLICY, "model": kinds.MODEL, "class": kinds.ACCELERATOR_CLASS}
 WATCHED_BY_KOPF = (kinds.POLICY, kinds.MODEL, kinds.ACCELERATOR_CLASS)
 STOCK_KINDS = (kinds.POD, kinds.NODE, kinds.DEPLOYMENT, kinds.ACCELERATOR_CLASS)
 
@@ -309,6 +312,8 @@ class Kernel:
             self.metrics.step_duration.labels(f"{sort}-pass").observe(self._clock() - began)
 
     async def _pass(self, sort: str, name: str) -> PassResult:
+        if self.snapshots.in_gap(KIND_OF[sort]):
+            return PassResult(GAP_SECONDS)  # it may be gone, and what it owned with it: nothing is made for it now
         if sort == "policy":
             return await self.policies.run(name)
         if sort == "model":
@@ -336,7 +341,7 @@ class Kernel:
 
     async def _complain(self, sort: str, name: str, error: Exception) -> None:
         """Say once on the object that a pass failed for a reason nobody foresaw; its status stays as it was."""
-        kind = {"policy": kinds.POLICY, "model": kinds.MODEL}.get(sort, kinds.ACCELERATOR_CLASS)
+        kind = KIND_OF[sort]
         seen = self.snapshots.get(kind, name)
         event = Event(
             "Warning", Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}. It is tried again; see the log."

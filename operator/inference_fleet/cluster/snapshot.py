@@ -26,6 +26,8 @@ log = logging.getLogger("inference_fleet.snapshot")
 FIRST_RETRY_SECONDS = 0.5
 LARGEST_RETRY_SECONDS = 30.0
 SHORTEST_STREAM_SECONDS = 1.0
+SHORT_GAP_SECONDS = 1.0
+"""A gap that a list closes at once is not worth a word in any status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,22 @@ class Reflector:
         self._client = client
         self._clock = clock
         self._read = READERS[scope.kind]
+        self._gap_since: float | None = None
         self._position = ""
         """The resourceVersion up to which the stream has delivered."""
         self._open_since: float | None = None
         """Since when a stream runs and owes what a list shows."""
 
     @property
+    def in_gap(self) -> bool:
+        """Whether the store is older than a gap that no list has closed yet."""
+        return self._gap_since is not None
+
+    @property
     def complete(self) -> bool:
         """Whether the store may be decided from."""
-        return self.store.synced
+        short = self._gap_since is None or self._clock() - self._gap_since < SHORT_GAP_SECONDS
+        return self.store.synced and short
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -81,9 +90,12 @@ class Reflector:
         while True:
             try:
                 resource_version = await self._list(owed=False)
-                self.forbidden = False
+                self.forbidden, self._gap_since = False, None
                 retry = FIRST_RETRY_SECONDS
-                await self._follow(resource_version)
+                try:
+                    await self._follow(resource_version)
+                finally:
+                    self._gap_since = self._clock()
                 continue
             except ApiError as error:
                 if error.status == 403 and self.scope.optional:
@@ -234,10 +246,12 @@ class Snapshots:
             await asyncio.sleep(0.05)
 
     def incomplete(self) -> tuple[str, ...]:
-        """Kinds that could not be read and are not optional."""
-        return tuple(
-            sorted({r.scope.kind.plural for r in self._reflectors if not r.store.synced and not r.scope.optional})
-        )
+        """Kinds that could not be read, or not since a gap, and are not optional."""
+        return tuple(sorted({r.scope.kind.plural for r in self._reflectors if not r.complete and not r.scope.optional}))
+
+    def in_gap(self, kind: Kind) -> bool:
+        """Whether objects of a kind may have come and gone unseen, until the list that is being asked for answers."""
+        return any(r.in_gap for r in self._by_kind.get(kind, []))
 
     def known(self, kind: Kind) -> bool:
         """Whether this kind can be read at all."""
