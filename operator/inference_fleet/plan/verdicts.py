@@ -198,7 +198,8 @@ def _up_to_date(observation: Observation, passes: Sequence[ModelPass]) -> Condit
         current = next((v for v in p.variants if wanted is not None and v.name == wanted.name), None)
         for variant in p.variants:
             if variant.selector_conflict:
-                return say("SelectorConflict", f"{p.name}: {variant.selector_conflict}")
+                message = f"{p.name}: Deployment {variant.name} {variant.selector_conflict}, which cannot be changed; delete it."
+                return say("SelectorConflict", message)
             if variant.progress_deadline_exceeded:
                 pod = worst_pod([variant])
                 cause = f"pod {pod.name}: {pod.message or pod.reason}" if pod is not None else "no pod says why"
