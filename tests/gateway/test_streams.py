@@ -14,6 +14,7 @@ from aiohttp import web
 
 from tests.gateway.harness import (
     DONE,
+    KEY,
     STORY,
     STREAM,
     Engine,
@@ -365,3 +366,20 @@ async def is_back(gateway: Gateway, engine: Engine) -> None:
     """Ends the ejection that a failure brought, by an answer."""
     engine.behaviour = tells_story()
     assert (await gateway.ask("/v1/chat/completions", {**STREAM, "stream": False}))[0] == 200
+
+
+async def test_a_client_of_http_1_0_gets_the_stream_until_the_end_of_its_connection(
+    gateway: Gateway, engine: Engine
+) -> None:
+    engine.behaviour = tells_story()
+    host, port = gateway.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(STREAM)
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.0\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"{body}".encode()
+    )
+    head, _, got = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert b"chunked" not in head
+    assert got == b"".join((*STORY, DONE))

@@ -229,6 +229,67 @@ async def test_a_reader_that_pauses_holds_the_engine_back_and_is_no_silence(way:
     assert len(await answer.read()) == size
 
 
+async def test_pieces_are_handed_on_as_they_come_until_the_taker_is_full(way: HttpUpstream, peer: Peer) -> None:
+    size = 16 << 20
+    peer.answer = OK + b"Content-Length: %d\r\n\r\n" % size + b"x" * size
+    taken: list[int] = []
+    waits = 0
+
+    def take(data: bytes) -> bool:
+        taken.append(len(data))
+        return len(taken) % 10 != 0
+
+    async def drained() -> None:
+        nonlocal waits
+        waits += 1
+        before = len(taken)
+        await asyncio.sleep(0.01)
+        assert len(taken) == before
+
+    await (await ask(way, peer)).pipe(take, drained)
+    assert sum(taken) == size
+    assert waits == len(taken) // 10
+
+
+@pytest.mark.parametrize("when", [1, 3])
+async def test_a_taker_that_fails_ends_the_exchange(way: HttpUpstream, peer: Peer, when: int) -> None:
+    async def drips(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"1\r\nx\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    peer.answer, peer.then = OK + b"Transfer-Encoding: chunked\r\n\r\n", drips
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        if len(taken) == when:
+            raise KeyError("why")
+        return True
+
+    answer = await ask(way, peer)
+    with pytest.raises(KeyError):
+        await answer.pipe(take, lambda: asyncio.sleep(0))
+    answer.close()
+    await asyncio.sleep(0.1)
+    assert peer.ended == 1
+
+
+async def test_an_answer_that_breaks_is_handed_on_to_where_it_broke(way: HttpUpstream, peer: Peer) -> None:
+    peer.answer = OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\ngood\r\nzzz\r\n"
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return True
+
+    answer = await ask(way, peer)
+    with pytest.raises(Disconnected):
+        await answer.pipe(take, lambda: asyncio.sleep(0))
+    assert taken == [b"good"]
+
+
 async def test_a_large_body_goes_whole(way: HttpUpstream, peer: Peer) -> None:
     await (await ask(way, peer, b"b" * (10 << 20))).read()
     assert peer.connections[0][0].count(b"b") == 10 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -46,6 +46,13 @@ class UpstreamAnswer(Protocol):
     async def read(self) -> bytes:
         """The whole rest. Raises UpstreamFailed."""
 
+    async def pipe(self, take: Callable[[bytes], bool], drained: Callable[[], Awaitable[None]]) -> None:
+        """Calls `take` with the bytes at the moment they come, until the end.
+
+        Where `take` says that it is full, it is not called again before `drained` returns, and the engine is held back.
+        Raises UpstreamFailed, and what `take` and `drained` raise.
+        """
+
     def close(self) -> None:
         """Ends the exchange at once. Before the end of the answer this drops the connection: engines stop by that."""
 
@@ -71,10 +78,21 @@ class Ask:
     request_id: str
 
 
+class Client(Protocol):
+    """Who takes a stream."""
+
+    def write(self, data: bytes) -> bool:
+        """Sends a piece; False where no more should be sent before `drained` returns."""
+
+    async def drained(self) -> None:
+        """Returns when more can be taken."""
+
+
 class Stream(Protocol):
     """An answer that comes in pieces, each a whole number of events."""
 
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def run(self, client: Client) -> None:
+        """Sends everything to a client."""
 
     def close(self) -> None:
         """To be called in every case; before the end it means that the client has left."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from inference_fleet.gateway import sse
 from inference_fleet.gateway.errors import Refusal, bad_gateway, timed_out
 from inference_fleet.gateway.exchange import CLIENT_LEFT, Exchange
 from inference_fleet.gateway.objectives import End
-from inference_fleet.gateway.ports import Disconnected, TimedOut, UpstreamAnswer, UpstreamFailed
+from inference_fleet.gateway.ports import Client, Disconnected, TimedOut, UpstreamAnswer, UpstreamFailed
 from inference_fleet.gateway.usage import UsageReports, tokens_of
 
 
@@ -116,17 +116,21 @@ class RelayedStream:
                 return block
         return b""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        # Once for each token of everybody: what this loop does is most of what the gateway does.
-        passage, chunk, feed = self._passage, self._upstream.chunk, self._splitter.feed
+    async def run(self, client: Client) -> None:
+        """Passes everything on, each piece in the same turn of the event loop in which it came."""
+        passage, feed, write = self._passage, self._splitter.feed, client.write
+
+        def take(data: bytes) -> bool:
+            block = feed(data)
+            if block and (out := passage.pass_on(block)):
+                return write(out)
+            return True
+
         try:
-            if self._first is not None and (out := passage.pass_on(self._first)):
-                yield out
-            self._first = None
-            while data := await chunk():
-                block = feed(data)
-                if block and (out := passage.pass_on(block)):
-                    yield out
+            first, self._first = self._first, None
+            if first and (out := passage.pass_on(first)) and not write(out):
+                await client.drained()
+            await self._upstream.pipe(take, client.drained)
             if passage.done and not passage.failed and not self._splitter.rest:
                 self._end("answered", 200, End.COMPLETE)
                 return
@@ -138,7 +142,7 @@ class RelayedStream:
             self._eject()
             # What was sent cannot be taken back. The missing `[DONE]` is the sign for clients that know no error event.
             self._end("broken", 502, End.FAILED)
-            yield failure_of(error, "after the answer had begun").event()
+            write(failure_of(error, "after the answer had begun").event())
 
     def _end(self, outcome: str, code: int, end: End) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ that what follows is no HTTP. Here a connection is an `asyncio.Protocol`, and wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 
 import httptools
@@ -54,7 +54,9 @@ class _Connection(asyncio.Protocol):
         self._until_closed = True
         self._complete = False
         self._reusable = True
-        self._failure: UpstreamFailed | None = None
+        self._failure: Exception | None = None
+        self._take: Callable[[bytes], bool] | None = None
+        self._full = False
         self._parts: list[bytes] = []
         self._waiting_bytes = 0
         self.status = 0
@@ -84,11 +86,35 @@ class _Connection(asyncio.Protocol):
     async def chunk(self) -> bytes:
         """See `UpstreamAnswer.chunk`."""
         while not self._parts:
-            if self._complete:
+            if self._is_over():
                 return b""
-            if self._failure is not None:
-                raise self._failure
             await self._wait()
+        return self._collected()
+
+    async def pipe(self, take: Callable[[bytes], bool], drained: Callable[[], Awaitable[None]]) -> None:
+        """See `UpstreamAnswer.pipe`."""
+        while True:
+            if self._parts and not take(self._collected()):
+                self._full = True
+            if self._full:
+                self._full = False
+                await drained()
+            elif not self._parts:
+                if self._is_over():
+                    return
+                self._take = take
+                try:
+                    await self._wait()
+                finally:
+                    self._take = None
+
+    def _is_over(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        return self._complete
+
+    def _collected(self) -> bytes:
+        """What waits to be handed on; then there is room for more."""
         parts, self._parts = self._parts, []
         self._waiting_bytes = 0
         if self._paused:
@@ -145,10 +171,30 @@ class _Connection(asyncio.Protocol):
             return
         if not self._has_head and self._head_bytes > LONGEST_HEAD_BYTES:
             self._fail(Disconnected("the engine's head does not end"))
-        elif self._waiting_bytes > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
+            return
+        take = self._take
+        if take is not None:
+            self._hand_on(take)
+            return
+        if self._waiting_bytes > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         if self._waiter is not None and (self._parts or self._complete or self._has_head):
+            self._wake()
+
+    def _hand_on(self, take: Callable[[bytes], bool]) -> None:
+        """Gives what came to the other side now: waking its task would cost as much as all the rest."""
+        if self._parts:
+            try:
+                self._full = not take(self._collected())
+            except Exception as error:
+                self._failure = error
+                self.drop()
+                self._wake()
+                return
+        if self._full:
+            self._take = None  # more may come in this very turn
+        if self._complete or self._full:
             self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -238,6 +284,11 @@ class HttpAnswer:
         if not data:
             self.close()
         return data
+
+    async def pipe(self, take: Callable[[bytes], bool], drained: Callable[[], Awaitable[None]]) -> None:
+        if self._connection is not None:
+            await self._connection.pipe(take, drained)
+            self.close()
 
     async def read(self) -> bytes:
         parts = []
