@@ -305,6 +305,10 @@ class FaultProxy:
         chosen = [s for s in tuple(self._streams) if re.search(path, s.asked.path) and s.asked.agent.startswith(agent)]
         return len(chosen)
 
+    def running(self) -> list[str]:
+        """The watches that run, by path and client."""
+        return [f"{s.asked.path} ({s.asked.agent})" for s in tuple(self._streams)]
+
     def asked_since(self, since: float, path: str = ALL, *, watch: bool | None = None) -> list[Asked]:
         """Requests after a moment of `time.monotonic()`."""
         return [a for at, a in self.log if at >= since and watch in (None, a.watch) and re.search(path, a.path)]
@@ -378,7 +382,7 @@ class FaultProxy:
                 kept = {k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP}
                 if asked.watch and answer.status == 200 and limit is None:
                     return await self._relay(request, asked, answer, kept)
-                data = await answer.read()
+                data = await (answer.content.readany() if asked.watch and limit is not None else answer.read())
                 if limit is None:
                     return web.Response(status=answer.status, headers=kept, body=data)
                 return await self._broken(request, answer.status, kept, data, limit)

@@ -228,7 +228,12 @@ class ClusterClient:
             query["labelSelector"] = selector
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=READ_TIMEOUT_SECONDS, sock_read=WATCH_CLIENT_SECONDS)
         path = kind.path(namespace)
-        response = await self._send("GET", path, query, None, "application/json", timeout)
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):  # a stream begins at once, whenever its first event comes
+                response = await self._send("GET", path, query, None, "application/json", timeout)
+        except TimeoutError as error:
+            self.reachability.failed()
+            raise ApiUnreachable(f"WATCH {path}: no answer for {READ_TIMEOUT_SECONDS:.0f} s") from error
         opened()
         try:
             while True:

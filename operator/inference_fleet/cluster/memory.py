@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +34,8 @@ class Remembered:
     """uid → mark after our last apply."""
     said: frozenset[str] = frozenset()
     """Digests of the events of the last pass."""
+    resource_version: str = ""
+    """Of the ConfigMap it was read from; not part of what is written."""
 
 
 def encode(remembered: Remembered) -> str:
@@ -98,16 +100,20 @@ def read_all(config_maps: Iterable[Mapping[str, Any]]) -> dict[str, Remembered]:
     for item in config_maps:
         for owner in item["metadata"].get("ownerReferences") or []:
             if owner.get("kind") == "InferencePolicy":
-                found[str(owner.get("uid", ""))] = decode((item.get("data") or {}).get(KEY, ""))
+                remembered = decode((item.get("data") or {}).get(KEY, ""))
+                at = str(item["metadata"].get("resourceVersion", ""))
+                found[str(owner.get("uid", ""))] = replace(remembered, resource_version=at)
     return found
 
 
 @dataclass(slots=True)
 class Keeper:
-    """When one policy's memory is due to be written. Times are monotonic seconds."""
+    """When one policy's memory is due to be written, and over what. Times are monotonic seconds."""
 
     written: str
     written_at: float
+    resource_version: str = ""
+    """Of the ConfigMap; empty: there is none, as far as is known."""
 
     def due(self, text: str, now: float, *, acted: bool) -> bool:
         """At once after something was done; what else changed waits up to ten minutes."""
@@ -115,6 +121,6 @@ class Keeper:
             return False
         return acted or now - self.written_at >= LONGEST_WAIT_SECONDS
 
-    def wrote(self, text: str, now: float) -> None:
+    def wrote(self, text: str, now: float, resource_version: str) -> None:
         """A write was answered."""
-        self.written, self.written_at = text, now
+        self.written, self.written_at, self.resource_version = text, now, resource_version

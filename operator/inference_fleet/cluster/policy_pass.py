@@ -9,12 +9,13 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from inference_fleet.api.conditions import Condition, ConditionType, Status, find
 from inference_fleet.cluster import events, kinds, memory, report
-from inference_fleet.cluster.apply import Applier, Outcome, Refused
+from inference_fleet.cluster.apply import NEVER, Applier, Outcome, Refused
 from inference_fleet.cluster.claims import Entry, Ledger, Turns
-from inference_fleet.cluster.client import ClusterClient
+from inference_fleet.cluster.client import ApiError, ClusterClient, NamespaceEnding
 from inference_fleet.cluster.metrics import OperatorMetrics
 from inference_fleet.cluster.observe import World, is_gateway, observe, read_conditions, read_identity
 from inference_fleet.cluster.reasons import Reason
@@ -106,7 +107,7 @@ class PolicyPasses:
                 plan=known.plan,
                 applied=dict(known.applied),
                 said=known.said,
-                keeper=memory.Keeper(memory.encode(known), self.clock()),
+                keeper=memory.Keeper(memory.encode(known), self.clock(), known.resource_version),
                 status_written_at=self.started_at,
             )
 
@@ -284,8 +285,27 @@ class PolicyPasses:
         text = state.text()
         if state.keeper.due(text, self.clock(), acted=acted):
             body = memory.manifest(policy.meta.namespace, policy.meta.name, policy.meta.uid, text)
-            await self.client.apply(kinds.CONFIG_MAP, body)
-            state.keeper.wrote(text, self.clock())
+            answer = await self._write_memory(body, state.keeper.resource_version)
+            state.keeper.wrote(text, self.clock(), str(answer["metadata"]["resourceVersion"]))
+
+    async def _write_memory(self, body: dict[str, Any], resource_version: str) -> dict[str, Any]:
+        """Over what was last read or written, so that a write that was held up for long does not bring back an old memory."""
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        for attempt in range(2):
+            body["metadata"]["resourceVersion"] = resource_version or NEVER
+            try:
+                return await self.client.apply(kinds.CONFIG_MAP, body)
+            except ApiError as error:
+                if error.status != 409 or isinstance(error, NamespaceEnding) or attempt:
+                    raise
+            try:
+                live = await self.client.get(kinds.CONFIG_MAP, namespace, name)
+                resource_version = str(live["metadata"]["resourceVersion"])
+            except ApiError as error:
+                if not error.gone:
+                    raise
+                resource_version = ""
+        raise AssertionError("unreachable")
 
     async def remember_all(self) -> None:
         """Write down everything that differs from what is written; for the end of the process."""

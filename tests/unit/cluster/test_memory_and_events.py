@@ -56,7 +56,7 @@ def test_it_is_written_at_once_after_a_deed_and_else_every_ten_minutes() -> None
     assert keeper.due("b", 1.0, acted=True)
     assert not keeper.due("b", 599.0, acted=False)
     assert keeper.due("b", 600.0, acted=False)
-    keeper.wrote("b", 600.0)
+    keeper.wrote("b", 600.0, "7")
     assert not keeper.due("b", 1e9, acted=False)
 
 
