@@ -63,7 +63,9 @@ def compatible(engine_type: str, target: ModelFacts, draft: ModelFacts) -> Compa
         if target.vocabulary_size != draft.vocabulary_size:
             return Compatibility(False, MISMATCH, f"{sizes}; vLLM wants equal sizes: choose another draft.")
         if None in digests:
-            return Compatibility(True, "DecidedByDraft", f"{sizes}; whether the tokens agree is seen when both are inspected.")
+            return Compatibility(
+                True, "DecidedByDraft", f"{sizes}; whether the tokens agree is seen when both are inspected."
+            )
         if not same:
             return Compatibility(True, "TokensDiffer", f"{sizes}, but not the same tokens: few guesses will be right.")
         return Compatibility(True, "Compatible", f"{sizes} and are the same.")
@@ -75,7 +77,9 @@ def compatible(engine_type: str, target: ModelFacts, draft: ModelFacts) -> Compa
     if difference > LLAMA_CPP_SIZE_DIFFERENCE:
         return Compatibility(False, MISMATCH, f"{sizes}; llama.cpp allows a difference of 128: choose another draft.")
     if None in digests:
-        return Compatibility(True, "DecidedByDraft", f"{sizes}; whether the tokens agree is seen when both are inspected.")
+        return Compatibility(
+            True, "DecidedByDraft", f"{sizes}; whether the tokens agree is seen when both are inspected."
+        )
     if same:
         return Compatibility(True, "Compatible", f"{sizes} and agree as far as both go.")
     if difference == 0:
