@@ -89,6 +89,11 @@ class RunningOperator:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def status(self) -> int | None:
+        """With which it ended by itself; None while it runs."""
+        return self._process.poll() if self._process is not None else None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -28,11 +28,15 @@ _NAMESPACED: tuple[tuple[Kind, str], ...] = (
 
 
 def scopes(options: OperatorOptions) -> tuple[Scope, ...]:
-    """The reflectors to run. In a namespaced install other people's pods are out of sight, and so is stock without nodes."""
+    """The reflectors to run. In a namespaced install other people's pods are out of sight, and so is stock without nodes.
+
+    Of excluded namespaces only the pods are seen, as other people's: they take devices.
+    """
     places = options.namespaces or ("",)
-    found = [Scope(kind, place, selector) for kind, selector in _NAMESPACED for place in places]
+    excluded = options.excluded
+    found = [Scope(kind, place, selector, excluded=excluded) for kind, selector in _NAMESPACED for place in places]
     if options.clusterwide:
-        found.append(Scope(kinds.POD))
+        found.append(Scope(kinds.POD, excluded=excluded))
     else:
         found += [Scope(kinds.POD, place, OURS) for place in places]
     if options.clusterwide or options.read_nodes:

@@ -36,6 +36,8 @@ class OperatorOptions:
     scrape_seconds: float = 15.0
     relist_seconds: float = 300.0
     silence_seconds: float = 60.0
+    excluded: frozenset[str] = frozenset()
+    """Namespaces that another install serves."""
 
     @property
     def clusterwide(self) -> bool:
@@ -60,6 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str
     parser.add_argument(
         "--namespace", action="append", dest="namespaces", metavar="NAME", default=None,
         help="serve only this namespace (repeatable; INFERENCE_FLEET_NAMESPACES, comma-separated); absent: all",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exclude-namespace", action="append", dest="excluded", metavar="NAME", default=None,
+        help="without --namespace: leave this one to another install (repeatable; INFERENCE_FLEET_EXCLUDED_NAMESPACES)",
     )  # fmt: skip
     parser.add_argument(
         "--read-nodes", type=_truth, default=_truth(variable("READ_NODES", "true")), metavar="true|false",
@@ -104,6 +110,9 @@ def from_arguments(arguments: argparse.Namespace, environment: Mapping[str, str]
     named = arguments.namespaces
     if named is None:
         named = _names(environment.get("INFERENCE_FLEET_NAMESPACES", ""))
+    excluded = arguments.excluded
+    if excluded is None:
+        excluded = _names(environment.get("INFERENCE_FLEET_EXCLUDED_NAMESPACES", ""))
     host = environment.get("POD_NAME") or socket.gethostname()
     return OperatorOptions(
         image=arguments.image,
@@ -111,6 +120,7 @@ def from_arguments(arguments: argparse.Namespace, environment: Mapping[str, str]
         vllm_image=arguments.vllm_image,
         gateway_cluster_role=arguments.gateway_cluster_role,
         namespaces=tuple(dict.fromkeys(named)),
+        excluded=frozenset(excluded) - frozenset(named),
         read_nodes=arguments.read_nodes,
         hub_endpoint=arguments.hub_endpoint,
         lease_namespace=arguments.lease_namespace,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from inference_fleet.cluster import kinds
 from inference_fleet.cluster.client import ApiError, ApiUnreachable, ClusterClient, list_all
 from inference_fleet.cluster.kinds import Kind
 from inference_fleet.cluster.meta_reading import Object
@@ -47,6 +48,8 @@ class Scope:
     selector: str = ""
     optional: bool = False
     """A refusal (403) means that this installation does without, not that it is broken."""
+    excluded: frozenset[str] = frozenset()
+    """Namespaces whose objects another installation cares for."""
 
 
 class Reflector:
@@ -125,9 +128,18 @@ class Reflector:
             if seen is not None:
                 yield seen
 
+    def read(self, item: Object) -> Seen | None:
+        """An object as the store holds it; None where it is another installation's."""
+        metadata = item["metadata"]
+        if metadata.get("namespace", "") in self.scope.excluded:
+            if self.scope.kind is not kinds.POD:
+                return None
+            item = {**item, "metadata": {**metadata, "labels": {}}}  # what it takes counts, as of any stranger's pod
+        return self._read(item)
+
     def _try_read(self, item: Object) -> Seen | None:
         try:
-            return self._read(item)
+            return self.read(item)
         except Exception:
             # One object that nobody foresaw must not blind the operator to all the others of its kind.
             log.exception("a %s could not be read: %s", self.scope.kind.name, item.get("metadata", {}).get("name"))
@@ -281,17 +293,22 @@ class Snapshots:
         """Objects held, of all kinds."""
         return sum(len(r.store) for r in self._reflectors)
 
-    def _store_of(self, kind: Kind, namespace: str) -> Store | None:
+    def _reflector_of(self, kind: Kind, namespace: str) -> Reflector | None:
         for reflector in self._by_kind.get(kind, []):
             if reflector.scope.namespace in ("", namespace):
-                return reflector.store
+                return reflector
         return None
+
+    def _store_of(self, kind: Kind, namespace: str) -> Store | None:
+        reflector = self._reflector_of(kind, namespace)
+        return reflector.store if reflector is not None else None
 
     def heard(self, kind: Kind, obj: Object, *, deleted: bool) -> None:
         """Take an event that came by another stream than our own; the newer of the two counts, whichever comes first."""
-        store = self._store_of(kind, obj["metadata"].get("namespace", ""))
-        if store is not None and store.synced:
-            store.event(READERS[kind](obj), deleted=deleted)
+        reflector = self._reflector_of(kind, obj["metadata"].get("namespace", ""))
+        seen = reflector.read(obj) if reflector is not None and reflector.store.synced else None
+        if reflector is not None and seen is not None:
+            reflector.store.event(seen, deleted=deleted)
 
     def wrote(self, kind: Kind, obj: Object) -> None:
         """Take the answer to a write of ours."""
