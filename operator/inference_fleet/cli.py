@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "inspect": "inference_fleet.facts.commands",
     "plan": "inference_fleet.explain.commands",
     "explain": "inference_fleet.explain.commands",
+    "simulate": "inference_fleet.simulator.commands",
     "crds": "inference_fleet.api.commands",
     "reference": "inference_fleet.api.commands",
 }

@@ -48,6 +48,17 @@ def resampled(recorded: Sequence[Arrival], seconds: float, seed: int, scale: flo
         yield from _minute(minutes, at, level(at + 30) * scale, int(at // DAY_SECONDS), seconds, random)
 
 
+def multiplied(recorded: Sequence[Arrival], factor: float, seed: int) -> list[Arrival]:
+    """The recorded span at `factor` times its rate: each request a Poisson number of times, each moved by up to ten seconds."""
+    random = Random(f"{seed}/multiplied")
+    found = [
+        Arrival(max(0.0, a.at + random.uniform(-10.0, 10.0)), a.prompt, a.output, a.hashes)
+        for a in recorded
+        for _ in range(poisson(random, factor))
+    ]
+    return sorted(found, key=lambda a: a.at)
+
+
 def followed(recorded: Sequence[Arrival], rates: Rates, seed: int) -> Iterator[Arrival]:
     """Lengths of a recorded trace at the arrival rates of one's own gateway: Poisson within each step."""
     random = Random(f"{seed}/followed")
