@@ -1,17 +1,20 @@
 """An engine that answers at once and costs next to nothing, so that what is in front of it can be measured.
 
 `python -m hack.bench.gateway_engine PORT CHUNKS GAP_SECONDS`: any POST is answered by a chat completion, or by CHUNKS
-events, GAP_SECONDS apart, where the body asks for a stream. Any GET is answered by 200.
+events, GAP_SECONDS apart, where the body asks for a stream (one event where `max_tokens` is 1). Any GET is answered by 200.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 
 import httptools
 import uvloop
+
+ONE_TOKEN = re.compile(rb'"max_tokens":\s*1\b')
 
 IDENTITY = {"id": "chatcmpl-7", "created": 1, "model": "m"}
 USAGE = {"prompt_tokens": 200, "completion_tokens": 100, "total_tokens": 300}
@@ -73,7 +76,7 @@ class Engine(asyncio.Protocol):
             self.transport.write(ANSWER)
             return
         end = chunked(CLOSING, *([COUNTS] if b'"include_usage":true' in body else []), b"data: [DONE]\n\n")
-        self.tell(self.chunks, STREAM_HEAD + ONE, end + b"0\r\n\r\n")
+        self.tell(1 if ONE_TOKEN.search(body) else self.chunks, STREAM_HEAD + ONE, end + b"0\r\n\r\n")
 
     def tell(self, left: int, now: bytes, end: bytes) -> None:
         """Sends `now`, and later the other tokens."""

@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from random import Random
 
 import httptools
 import psutil
@@ -31,6 +32,7 @@ class Load:
     clients: int = 1
     key: str = ""
     prompt_bytes: int = 1600
+    max_tokens: int = 100
 
 
 @dataclass(slots=True)
@@ -47,7 +49,8 @@ class Result:
 
 def request(load: Load) -> bytes:
     messages = [{"role": "user", "content": "p" * load.prompt_bytes}]
-    body = json.dumps({"model": "m", "messages": messages, "stream": load.stream}, separators=(",", ":")).encode()
+    value = {"model": "m", "messages": messages, "stream": load.stream, "max_tokens": load.max_tokens}
+    body = json.dumps(value, separators=(",", ":")).encode()
     key = f"Authorization: Bearer {load.key}\r\n" if load.key else ""
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\n{key}"
@@ -108,22 +111,24 @@ async def connect(load: Load, port: int) -> Client:
 
 def spent(pid: int) -> float:
     process = psutil.Process(pid)
-    return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+    return sum(float(sum(one.cpu_times()[:2])) for one in (process, *process.children(recursive=True)))
 
 
 def resident_mb(pid: int) -> float:
     process = psutil.Process(pid)
-    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True))) / 1e6
+    return sum(float(one.memory_info().rss) for one in (process, *process.children(recursive=True))) / 1e6
 
 
 async def in_turn(load: Load) -> Result:
-    """Each port in turn, by one client."""
-    clients = [await connect(load, port) for port in load.ports]
+    """All ports in turn, by one client, in another order each time."""
+    order = Random(3)
+    clients = [(port, await connect(load, port)) for port in load.ports]
     times: dict[int, list[float]] = {port: [] for port in load.ports}
     result = Result()
     end = time.perf_counter() + load.seconds
     while time.perf_counter() < end:
-        for port, client in zip(load.ports, clients, strict=True):
+        order.shuffle(clients)
+        for port, client in clients:
             right, _ = await client.ask()
             result.requests += 1
             result.failed += not right
