@@ -267,8 +267,9 @@ def page(found: list[Figure], before: list[Figure]) -> str:
     parts = [
         "# What the gateway costs",
         f"""`make bench-gateway` writes this page. Measured on {time.strftime("%Y-%m-%d")}, {os.cpu_count()} processors
-({model}, load average {os.getloadavg()[1]:.1f}), Python {platform.python_version()}. Processor time as the kernel counts it, of the least disturbed of several
-rounds, for the gateway as for the peer: what else runs on a machine only ever adds. Both have the same processor in turn.""",
+({model}, load average {os.getloadavg()[1]:.1f}), Python {platform.python_version()}.
+Processor time as the kernel counts it, of the least disturbed of several rounds, for the gateway as for the peer: what else
+runs on a machine only ever adds. Both have the same processor in turn.""",
         table(found, f"{PEER} {PEER_VERSION}"),
         f"""- `cpu_us_per_request`: a chat completion without a stream, prompt of 1,600 bytes, 16 clients.
 - `cpu_us_per_chunk`: all that a stream of {CHUNKS} chunks costs, {GAP_SECONDS * 1e3:g} ms apart, 64 clients, divided by its chunks:
