@@ -11,7 +11,7 @@ PYTHON_IN_VENV := .venv/bin/python
 PYTEST := $(PYTHON_IN_VENV) -m pytest
 CLUSTER := hack/cluster/cluster
 TESTS ?=
-TIERS := lint verify test-unit test-shell test-gateway test-cluster test-e2e test-chart
+TIERS := lint verify test-unit test-simulation test-shell test-gateway test-cluster test-demo test-e2e test-chart
 
 ##@ See it work
 
@@ -39,6 +39,10 @@ test: venv ## Everything that CI runs: lint, verify and all tiers, until the fir
 test-unit: venv ## Planner, renderers, parsers, CRDs: seconds, no sockets
 	@$(PYTEST) tests/unit $(TESTS)
 
+.PHONY: test-simulation
+test-simulation: venv ## Whole fleets in virtual time: laws of the simulator, scalers against traffic
+	@$(PYTEST) tests/simulation $(TESTS)
+
 .PHONY: test-shell
 test-shell: venv ## Wiring, queue, back-off, lease, shutdown, on a fake HTTP API
 	@$(PYTEST) tests/shell $(TESTS)
@@ -50,6 +54,10 @@ test-gateway: venv ## The real gateway process against mock and real engines
 .PHONY: test-cluster
 test-cluster: venv ## A real API server with KWOK's nodes (builds Kubernetes on first use: minutes)
 	@$(PYTEST) tests/cluster $(TESTS)
+
+.PHONY: test-demo
+test-demo: venv ## make demo, again, and make demo-down
+	@$(PYTEST) tests/demo $(TESTS)
 
 .PHONY: test-e2e
 test-e2e: venv ## A real node: Helm install, real llama.cpp pods, streams under load
@@ -78,8 +86,16 @@ verify: venv ## Fails where a generated file differs from what the code generate
 bench-help: ## make bench-NAME measures: tests/bench/NAME.py, tables under docs/benchmarks/
 	@cd tests/bench && for file in *.py; do echo "  make bench-$$(basename "$$file" .py | tr _ -)"; done
 
+.PHONY: bench-autoscaling
+bench-autoscaling: venv ## Scalers beside each other in the simulator, llm-d's published scenario first
+	@$(PYTHON_IN_VENV) -m hack.bench.autoscaling
+
 bench-%: venv
 	@$(PYTHON_IN_VENV) -m tests.bench.$(subst -,_,$*)
+
+.PHONY: bench-operator
+bench-operator: venv ## What the operator costs with a thousand policies: time, writes, memory, CPU
+	@$(PYTHON_IN_VENV) -m tests.bench.operator
 
 .PHONY: bench-gateway
 bench-gateway: venv ## What the gateway costs, beside vllm-router (AGAINST=CHECKOUT: beside another revision too)

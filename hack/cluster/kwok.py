@@ -15,6 +15,9 @@ from hack.cluster.node_layout import CONF
 from hack.tools import cache
 from hack.tools.progress import Failure, say
 
+SERVICE_ADDRESSES = "10.96.0.0/16"
+"""By itself kwokctl leaves room for 254 Services."""
+
 
 class Kwok:
     """The KWOK cluster called `name`. Needs no root: every part is a process of this user, on a free port."""
@@ -75,6 +78,7 @@ class Kwok:
             "create", "cluster", "--runtime", "binary", *flags, f"--kwok-controller-binary={folder / 'kwok'}",
             "--kubeconfig", self.kubeconfig, "--secure-port", "--disable-qps-limits", "--wait", "120s",
             "--kube-audit-policy", CONF / "audit-policy.yaml",
+            "--extra-args", f"kube-apiserver=service-cluster-ip-range={SERVICE_ADDRESSES}",
         )  # fmt: skip
         if done.returncode != 0:
             raise Failure(f"kwokctl did not create the cluster:\n{done.stderr[-3000:]}")

@@ -178,3 +178,31 @@ def test_a_deployment_of_ours_with_another_selector_is_named(place: Fleet) -> No
     found = place.condition("chat", "UpToDate", "False")
     assert found["reason"] == "SelectorConflict"
     assert meta["name"] in found["message"]
+
+
+def test_an_api_server_that_cannot_write_an_object_is_reported_and_the_rest_is_made(place: Fleet) -> None:
+    """An admission webhook that is down makes writes fail with status 500; so does a full range of Service addresses."""
+    name = f"down-{place.namespace}"
+    hook = {
+        "name": "down.inference-fleet.example", "failurePolicy": "Fail", "sideEffects": "None", "timeoutSeconds": 1,
+        "admissionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}],
+    }  # fmt: skip
+    place.cluster.apply(
+        {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+         "metadata": {"name": name}, "webhooks": [hook]}
+    )  # fmt: skip
+    try:
+        time.sleep(1)
+        place.declare()
+        found = place.condition("chat", "Accepted", "False")
+        assert found["reason"] == "ApplyRefused"
+        assert "Service" in found["message"]
+        assert "webhook" in found["message"]
+        assert place.engine()["spec"]["replicas"] == 1
+        assert place.get("configmap", "chat-routes") is not None
+    finally:
+        place.cluster.kubectl("delete", "validatingwebhookconfiguration", name)
+    place.condition("chat", "Accepted")
+    place.condition("chat", "Ready")

@@ -35,7 +35,7 @@ Manifest = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A write that the API server will refuse again unless somebody edits something."""
+    """A write that the API server will refuse again unless somebody edits something; or, with status 500, that it failed to do."""
 
     kind: str
     name: str
@@ -91,7 +91,7 @@ class Applier:
         if error.stale:
             log.info("%s %s changed meanwhile: %s", kind.name, name, error.message)
             self.outcome.stale = True
-        elif 400 <= error.status < 500 and error.status not in (401, 429):
+        elif (400 <= error.status < 500 and error.status not in (401, 429)) or error.status == 500:
             log.error("%s %s was refused: %s", kind.name, name, error)
             self.outcome.refused.append(Refused(kind.name, name, error.status, error.message, variant))
         else:

@@ -49,6 +49,9 @@ STALE_SECONDS = 0.2
 
 MOST_DOUBLINGS = 6
 
+FAILURES_TOLD = 3
+"""How many passes in a row an API server may fail (500) to write an object before the policy says so: it may only have hiccuped."""
+
 
 @dataclass(slots=True)
 class PolicyState:
@@ -63,6 +66,7 @@ class PolicyState:
     """Measured figures have moved since the last write, which is too recent for another."""
     decided: frozenset[tuple[str, str, str]] = frozenset()
     stale_passes: int = 0
+    failed_passes: int = 0
 
     def text(self) -> str:
         """As it is written down."""
@@ -158,11 +162,15 @@ class PolicyPasses:
         state.plan = remembered
         with self._timed("apply"):
             outcome = await self._apply(policy, observation, plan, state)
+        failed = any(one.status >= 500 for one in outcome.refused)
+        state.failed_passes = state.failed_passes + 1 if failed else 0
+        if state.failed_passes < FAILURES_TOLD:
+            outcome.refused = [one for one in outcome.refused if one.status < 500]
         with self._timed("report"):
             fresh = await self._report(policy, observation, plan, outcome, state)
         with self._timed("remember"):
             await self.remember(policy, state, acted=outcome.acted or drains_changed)
-        if outcome.refused:
+        if outcome.refused or failed:
             return PassResult(failed=True)
         if outcome.stale or not fresh:
             self.metrics.conflicts.inc()

@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,9 +86,10 @@ class Figures:
 class Operator:
     """The operator's process."""
 
-    def __init__(self, cluster: KwokCluster, folder: Path, profile: Path | None) -> None:
+    def __init__(self, cluster: KwokCluster, log: Path, profile: Path | None) -> None:
         self.port = free_port()
-        self.log = folder / "operator.log"
+        self.log = log
+        self.log.write_bytes(b"")
         self._words = [sys.executable]
         if profile is not None:
             self._words += ["-m", "cProfile", "-o", str(profile)]
@@ -326,7 +328,8 @@ async def measure(cluster: KwokCluster, options: argparse.Namespace, folder: Pat
     say(f"preparing namespaces, nodes and models for {options.policies} policies")
     namespaces = prepare(cluster, options.policies)
     client = await connect(cluster)
-    operator, machine = Operator(cluster, folder, options.profile), Machine(cluster)
+    log = options.keep_log or folder / "operator.log"
+    operator, machine = Operator(cluster, log, options.profile), Machine(cluster)
     operator.start()
     try:
         await asyncio.sleep(2)
@@ -384,8 +387,6 @@ async def measure(cluster: KwokCluster, options: argparse.Namespace, folder: Pat
         say("the same objects without an operator")
         figures = dataclasses.replace(figures, floor_seconds=await floor(client, cluster))
     await client.close()
-    if options.keep_log:
-        options.keep_log.write_bytes(operator.log.read_bytes())
     return figures
 
 
@@ -513,6 +514,7 @@ def main() -> None:
     parser.add_argument("--no-restart", dest="restart", action="store_false")
     parser.add_argument("--no-page", dest="page", action="store_false", help=f"leave {PAGE} as it is")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # so that the cluster and the operator end with it
     cluster = KwokCluster(options.cluster)
     cluster.start(fresh=True)
     try:
