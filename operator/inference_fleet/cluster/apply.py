@@ -122,16 +122,16 @@ class Applier:
         if seen.meta.deleting:
             self.outcome.stale = True
             return
+        if isinstance(seen, DeploymentSeen) and only_template_owns_replicas(seen):
+            # The hand-over at creation did not happen: dropping the field later would reset it to 1.
+            await self._hand_over_replicas(kind, namespace, name, seen.desired_replicas, seen.meta.resource_version)
+            self.outcome.stale = True
+            return
         rendered = (metadata.get("annotations") or {}).get(RENDERED_HASH_ANNOTATION, "")
         same = seen.meta.annotations.get(RENDERED_HASH_ANNOTATION, "") == rendered
         if same and self._applied.get(seen.meta.uid) == mark(seen.meta):
             return
         body = without_replicas(manifest)
-        if isinstance(seen, DeploymentSeen) and only_template_owns_replicas(seen):
-            # The hand-over at creation did not happen: dropping the field now would reset it to 1.
-            await self._hand_over_replicas(kind, namespace, name, seen.desired_replicas, seen.meta.resource_version)
-            self.outcome.stale = True
-            return
         # Against the version that was looked at: a leader that lost its lease unknowingly changes nothing.
         body["metadata"] = {**metadata, "resourceVersion": seen.meta.resource_version}
         self._took(kind, await self._client.apply(kind, body))
