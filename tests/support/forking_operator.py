@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class ForkingOperators:
             text=True,
         )
         self._lives: set[int] = set()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> ForkingOperators:
         self._answer()
@@ -50,9 +52,10 @@ class ForkingOperators:
         """A new operator; its process id."""
         assert self._parent.stdin is not None
         order = {"log": str(self.log), "words": ["operator", *self._words, *words]}
-        self._parent.stdin.write(json.dumps(order) + "\n")
-        self._parent.stdin.flush()
-        pid = int(self._answer())
+        with self._lock:
+            self._parent.stdin.write(json.dumps(order) + "\n")
+            self._parent.stdin.flush()
+            pid = int(self._answer())
         self._lives.add(pid)
         return pid
 
