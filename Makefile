@@ -68,8 +68,9 @@ test-chart: venv ## The chart: lint, schema, snapshots, security, strict validat
 	@$(PYTEST) tests/chart $(TESTS)
 
 .PHONY: soak
-soak: venv ## Long runs of the gateway: 200,000 requests, ten minutes without an API server (about half an hour)
+soak: venv ## Long runs: 200,000 requests, ten minutes without an API server, 220 kills of the operator (about 40 minutes)
 	@SOAK=1 $(PYTEST) tests/gateway/test_soak.py tests/gateway/test_channel.py -s $(TESTS)
+	@INFERENCE_FLEET_KILLS=220 $(PYTEST) tests/cluster/test_faults_crash.py -s $(TESTS)
 
 .PHONY: lint
 lint: venv ## ruff, mypy strict, import contracts

@@ -1,7 +1,7 @@
 """kill −9 of the operator, again and again, in the middle of everything: the end is the same as without.
 
 Where a life ends is chosen by a seed that is printed: at its n-th write, before the API server has it or after it answered, or
-at a moment of time. INFERENCE_FLEET_KILLS is how many lives there are (60; `make soak` takes 220), INFERENCE_FLEET_SEED the seed.
+at a moment of time. INFERENCE_FLEET_KILLS is how many lives there are (40; `make soak` takes 220), INFERENCE_FLEET_SEED the seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.running_operator import USER_AGENT, RunningOperator, free_por
 
 __all__ = ["cluster"]
 
-KILLS = int(os.environ.get("INFERENCE_FLEET_KILLS", "60"))
+KILLS = int(os.environ.get("INFERENCE_FLEET_KILLS", "40"))
 SEED = os.environ.get("INFERENCE_FLEET_SEED", "") or str(random.randrange(10**6))
 POLICIES = ("ant", "bee", "cat")
 LONGEST_LIFE_SECONDS = 2.0
