@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -25,9 +25,12 @@ from inference_fleet.simulator.scenario import Objectives, Scenario, Variant
 
 PAGE = Path("docs/benchmarks/autoscaling.md")
 PICTURES = Path("docs/pictures")
+PARTS = Path("build/autoscaling")
 DATA = Path("tests/data/traces")
 SEEDS = (1, 2, 3, 4, 5)
 HOUR_SEEDS = (1, 2, 3)
+WARM_UP = 600.0
+"""Seconds of traffic before the scored slice, so that loops know where they are."""
 PRICE = Decimal("3.99")
 """USD for a device and hour: an example; prices are the user's data."""
 
@@ -61,7 +64,7 @@ class Case:
         """The fleet."""
         devices = int(self.engine.rpartition("x")[2])
         only = Variant("main", truth.load("splitwise")[self.engine], PRICE * devices, devices, 1, self.maximum, initial)
-        return Scenario(self.name, (only,), self.objectives, duration, seed=seed)
+        return Scenario(self.name, (only,), self.objectives, duration, seed=seed, warm_up=WARM_UP)
 
 
 CASES = (
@@ -179,7 +182,11 @@ def score(
     for name, settings in compare.candidates().items():
         chosen[name] = compare.tuned(before, training, settings)
         say(f"{case.name}: {name} tuned to {chosen[name].setting}")
-    chosen["clairvoyant"] = compare.foresight(after, scored, also=(own_peak,))[0]
+    if spans[1] > 7200:
+        bound = compare.foresight(after, scored, also=(own_peak,), smoothing=(300.0,), bisections=4)
+    else:
+        bound = compare.foresight(after, scored, also=(own_peak,))
+    chosen["clairvoyant"] = bound[0]
     say(f"{case.name}: clairvoyant {chosen['clairvoyant'].setting}")
     return [
         Scored(name, candidate.setting, [compare.run(replace(after, seed=seed), scored, candidate) for seed in seeds])
@@ -245,8 +252,10 @@ def hours(seeds: Sequence[int]) -> tuple[str, list[dict[str, Any]]]:
     text, figures = [], []
     for case in CASES:
         traffic = case.traffic()
-        half = traffic[-1].at / 2
-        found = score(case, traces.cut(traffic, 0, half), traces.cut(traffic, half, 2 * half), (half, half), seeds)
+        end = traffic[-1].at
+        middle = (end + WARM_UP) / 2
+        training, scored = traces.cut(traffic, 0, middle), traces.cut(traffic, middle - WARM_UP, end)
+        found = score(case, training, scored, (middle, end - middle + WARM_UP), seeds)
         part, more = chapter(case, found, case.name)
         text.append(f"### {case.name}\n\n{part}")
         figures += more
@@ -254,13 +263,13 @@ def hours(seeds: Sequence[int]) -> tuple[str, list[dict[str, Any]]]:
 
 
 def day() -> tuple[str, list[dict[str, Any]]]:
-    """A synthetic day of the conversation trace: trained on the morning of another day, and the speed of the simulator."""
+    """A synthetic day of the conversation trace, trained on two hours before noon of another day."""
     case = replace(CASES[0], scale=2)
     recorded = traces.read(DATA / case.file)
-    morning = list(synthesis.resampled(recorded, 10 * 3600.0, 7, case.scale))
-    training = traces.cut(morning, 5 * 3600.0, 10 * 3600.0)
+    another = list(synthesis.resampled(recorded, 12 * 3600.0, 7, case.scale))
+    training = traces.cut(another, 8 * 3600.0, 10 * 3600.0)
     scored = list(synthesis.resampled(recorded, synthesis.DAY_SECONDS, 1, case.scale))
-    found = score(case, training, scored, (5 * 3600.0, synthesis.DAY_SECONDS), (1,))
+    found = score(case, training, scored, (2 * 3600.0, synthesis.DAY_SECONDS), (1,))
     part, figures = chapter(case, found, "day")
     return f"### day (synthetic)\n\n{part}", figures
 
@@ -281,22 +290,31 @@ def speed() -> tuple[str, list[dict[str, Any]]]:
 
 
 def main() -> None:
-    """Runs everything and writes the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed, no day")
-    quick = parser.parse_args().quick
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    validation, figures = published(SEEDS[:1] if quick else SEEDS)
-    measured, more = speed()
-    figures += more
-    recorded, more = hours(HOUR_SEEDS[:1] if quick else HOUR_SEEDS)
-    figures += more
-    synthetic = ""
-    if not quick:
-        synthetic, more = day()
-        figures += more
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(TEXT.format(validation=validation, speed=measured, hours=recorded, day=synthetic))
+    """Runs everything, or one part, and writes the page from what there is."""
+    parts: dict[str, Callable[[], tuple[str, list[dict[str, Any]]]]] = {
+        "published": lambda: published(SEEDS),
+        "speed": speed,
+        "hours": lambda: hours(HOUR_SEEDS),
+        "day": day,
+    }
+    parser = argparse.ArgumentParser(
+        description="Compares scalers in the simulator and writes docs/benchmarks/autoscaling.md."
+    )
+    parser.add_argument("--only", choices=sorted(parts), help="measure this part anew and leave the others")
+    only = parser.parse_args().only
+    for folder in (PICTURES, PARTS, PAGE.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    texts = {}
+    figures: list[dict[str, Any]] = []
+    for name, measure in parts.items():
+        kept = PARTS / f"{name}.json"
+        if only in (None, name):
+            text, found = measure()
+            kept.write_text(json.dumps({"text": text, "figures": found}))
+        document = json.loads(kept.read_text()) if kept.exists() else {"text": "Not measured.", "figures": []}
+        texts[name] = document["text"]
+        figures += document["figures"]
+    PAGE.write_text(TEXT.format(**texts))
     for item in figures:
         print(json.dumps(item))
 
@@ -314,13 +332,16 @@ Qwen3-32B on two H100, 4,000 prompt and 1,000 output tokens, TTFT 3 s, TPOT 100 
 second, 3 to 8 replicas, start-up 100 s. The service time was fixed from the published operating point and committed before the
 loop ran on it.
 
-{validation}
+{published}
 
-Our loop reads the histograms of actual latencies, the guide's documented fallback; the published figure is that of a warm latency
-predictor, which sees pressure before requests have waited. The simulated misses are where the published ones are, in the one
-transient at which three replicas meet six requests a second. Replicas agree within 6 %; attainment lies between the published
-figure and below it, as one would expect of a signal that can only rise after the damage: **the simulated loop is worse than the
-published one, and comparisons with it below flatter whatever is compared.**
+The loop here reads the histograms of actual latencies, the guide's documented fallback; the published figure is that of a warm
+latency predictor, which sees pressure before requests have waited (with a cold one: 85.6 %). Replicas agree within 6 %;
+attainment is some eleven points lower. Two transients account for it. The first is the published one: three replicas meet six
+requests a second. The second is not in the published run: at eight requests a second the simulated signal lies below 0.40 (one
+request a second and replica gives 0.26 to 0.29), the loop gives two replicas back, and meets ten requests a second with six. The real
+engine must be slower than ours at middling load, so that its signal stays in the band; our step time was fixed by one point, the
+knee, and was not touched afterwards. **So the simulated loop is worse than the published one on its own scenario, and to be better
+than it here says less than it seems to.**
 
 ## Speed
 
@@ -329,7 +350,8 @@ published one, and comparisons with it below flatter whatever is compared.**
 ## Recorded hours
 
 Each scaler's setting is chosen on the first half of the hour (the cheapest with 99 % attainment, else the nearest to it) and
-scored on the second. Everything starts with the static peak's number of replicas, ready.
+scored on the second, each after ten minutes of the traffic before it that are not scored. Everything starts with the static
+peak's number of replicas, ready.
 
 {hours}
 

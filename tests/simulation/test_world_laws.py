@@ -265,3 +265,15 @@ def test_time_above_the_budget_counts_pending_and_draining() -> None:
     tight = scenario(variant(FAST, initial=1, stock=1), duration=300.0, budget_per_hour=Decimal("4.00"))
     result, _ = run(tight, [], [{"a": 1}, {"a": 2}, {"a": 1}])
     assert result.summary().over_budget_seconds == 15.0, "a replica without a device is a commitment already"
+
+
+def test_what_happens_before_the_warm_up_ends_is_not_scored() -> None:
+    traffic = poisson(3.0, 600.0, 1)
+    plain, ended = run(scenario(), traffic, [])
+    warmed, same = run(scenario(warm_up=200.0), traffic, [])
+    late = [r for r in ended if r.arrival >= 200]
+    assert [r.finished_at for r in ended] == [r.finished_at for r in same], "nothing else changes"
+    assert warmed.arrivals == len(warmed.book.arrival) == len(late)
+    assert warmed.book.output_tokens == sum(r.output for r in late)
+    assert round(warmed.money * 3, 9) == round(plain.money * 2, 9)
+    assert warmed.summary().average_replicas == 2.0

@@ -89,14 +89,19 @@ def fixed(scenario: Scenario, replicas: int) -> Candidate:
 
 
 def foresight(
-    scenario: Scenario, trace: Sequence[Arrival], target: float = TARGET, also: Sequence[int] = ()
+    scenario: Scenario,
+    trace: Sequence[Arrival],
+    target: float = TARGET,
+    also: Sequence[int] = (),
+    smoothing: Sequence[float] = SMOOTHING,
+    bisections: int = BISECTIONS,
 ) -> tuple[Candidate, Result]:
     """The cheapest schedule found for this very traffic that reaches the target; `also`: constant numbers tried besides."""
     variant = scenario.variants[0]
     tried = [(candidate, run(scenario, trace, candidate)) for candidate in (fixed(scenario, n) for n in also)]
-    for smooth in SMOOTHING:
+    for smooth in smoothing:
         low, high = LEAST_BUSY, MOST_BUSY
-        for _ in range(BISECTIONS):
+        for _ in range(bisections):
             share = math.sqrt(low * high)
             found = needs(trace, variant, scenario.objectives, scenario.duration, share, smooth)
             first = {variant.name: Clairvoyant(variant, found).first}

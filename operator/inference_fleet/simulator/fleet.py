@@ -49,7 +49,6 @@ class Fleet:
         self._changed = changed
         self._made = 0
         self._random = Random(f"{scenario.seed}/fleet")
-        self._billed_until = scenario.duration
 
     def populate(self) -> None:
         """The initial replicas are ready at once."""
@@ -186,8 +185,8 @@ class Fleet:
 
     def _bill(self, replica: Replica, now: float) -> None:
         variant = replica.variant
-        end = min(now, self._billed_until)
-        start = min(replica.scheduled_at, end)
+        end = max(self.scenario.warm_up, min(now, self.scenario.duration))
+        start = min(max(self.scenario.warm_up, replica.scheduled_at), end)
         self.bills.append(Bill(variant.name, variant.devices, variant.price_per_hour, start, end))
 
     def _note(self, now: float) -> None:

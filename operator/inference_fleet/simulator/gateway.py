@@ -82,10 +82,9 @@ class Book:
         self.cached_tokens = 0
         self.preemptions = 0
 
-    def close(self, request: Request, outcome: Outcome) -> bool:
+    def close(self, request: Request, outcome: Outcome, scored: bool = True) -> bool:
         """Writes a request down; returns whether it met its objectives. One that did not complete never does."""
         request.outcome = outcome
-        self.outcomes[outcome] += 1
         met = False
         ttft = request.ttft if request.first_token_at >= 0 else -1.0
         tpot = -1.0
@@ -97,11 +96,14 @@ class Book:
                 and (aim.tpot is None or tpot <= aim.tpot)
                 and (aim.e2e is None or request.finished_at - request.arrival <= aim.e2e)
             )
+        if not scored:
+            return met
+        self.outcomes[outcome] += 1
+        if outcome is Outcome.COMPLETED:
             self.output_tokens += request.output
             self.prompt_tokens += request.prompt
             self.cached_tokens += request.cached
-            if met:
-                self.good_tokens += request.output
+            self.good_tokens += request.output if met else 0
         self.preemptions += request.preemptions
         self.arrival.append(request.arrival)
         self.ttft.append(ttft)
@@ -113,8 +115,14 @@ class Book:
 class Gateway:
     """Counters as `/metrics` shows them, and the requests that wait for an engine."""
 
-    def __init__(self, objectives: Objectives, random: Random, on_end: Callable[[Request], None] | None = None) -> None:
-        """An empty gateway. `on_end` hears of every request that ended."""
+    def __init__(
+        self,
+        objectives: Objectives,
+        random: Random,
+        on_end: Callable[[Request], None] | None = None,
+        warm_up: float = 0.0,
+    ) -> None:
+        """An empty gateway. `on_end` hears of every request that ended; those that arrived before `warm_up` are not booked."""
         self.routing = Routing(random)
         self.book = Book(objectives)
         self.held: deque[tuple[float, Request]] = deque()
@@ -128,11 +136,16 @@ class Gateway:
         self._ttft = [0] * (len(TTFT_EDGES) + 1)
         self._tpot = [0] * (len(TPOT_EDGES) + 1)
         self._on_end = on_end
+        self._warm_up = warm_up
+        self.booked = 0
+        """Arrivals that are scored."""
 
     def arrive(self, request: Request) -> None:
         """Counts a new request."""
         self.arrivals += 1
         self.prompt_tokens += request.prompt
+        if request.arrival >= self._warm_up:
+            self.booked += 1
 
     def first_token(self, request: Request) -> None:
         """A client has its first token."""
@@ -147,7 +160,7 @@ class Gateway:
                 self._tpot[bisect_left(TPOT_EDGES, request.tpot)] += 1
         else:
             self.failed += 1
-        if self.book.close(request, outcome):
+        if self.book.close(request, outcome, request.arrival >= self._warm_up):
             self.within += 1
         if self._on_end is not None:
             self._on_end(request)

@@ -93,8 +93,9 @@ class Result:
         """Replicas of all variants over time."""
         return [(at, sum(counts.values())) for at, counts in self.counts]
 
-    def average_replicas(self, start: float = 0.0, end: float | None = None) -> float:
+    def average_replicas(self, start: float | None = None, end: float | None = None) -> float:
         """Mean over a span of the scored time."""
+        start = self.scenario.warm_up if start is None else start
         end = self.scenario.duration if end is None else end
         return _integral(self.totals(), start, end) / (end - start)
 
@@ -114,7 +115,8 @@ class Result:
         windows = [good / n for n, good in self.attainment_by_window().values() if n >= WORST_WINDOW_REQUESTS]
         ttft = sorted(value for value in book.ttft if value >= 0)
         tpot = sorted(value for value in book.tpot if value >= 0)
-        hours = self.scenario.duration / 3600
+        hours = (self.scenario.duration - self.scenario.warm_up) / 3600
+        decisions = [d for d in self.decisions if d.at >= self.scenario.warm_up]
         budget = self.scenario.budget_per_hour
         return Summary(
             requests=self.arrivals,
@@ -131,8 +133,8 @@ class Result:
             money_per_million_good_tokens=(
                 format_money(money * 1_000_000 / book.good_tokens) if book.good_tokens else None
             ),
-            scale_events=len(self.decisions),
-            direction_changes_per_hour=round(direction_changes(self.decisions) / hours, 2),
+            scale_events=len(decisions),
+            direction_changes_per_hour=round(direction_changes(decisions) / hours, 2),
             killed=book.outcomes[Outcome.KILLED],
             expired=book.outcomes[Outcome.EXPIRED],
             refused=book.outcomes[Outcome.REFUSED],

@@ -109,6 +109,8 @@ class Scenario:
     objectives: Objectives
     duration: float
     """Scored and billed; requests that arrived before its end are served to theirs afterwards, unscaled and unbilled."""
+    warm_up: float = 0.0
+    """What arrives, runs and is paid before this is not scored: loops look back at traffic before they are judged."""
     faults: Faults = NO_FAULTS
     scrape_seconds: float = 15.0
     scrape_jitter: float = 1.0

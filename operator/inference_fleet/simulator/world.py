@@ -41,7 +41,7 @@ class World:
         self._events: list[Event] = []
         self._count = 0
         self._random = Random(f"{scenario.seed}/world")
-        self.gateway = Gateway(scenario.objectives, Random(f"{scenario.seed}/routing"), on_end)
+        self.gateway = Gateway(scenario.objectives, Random(f"{scenario.seed}/routing"), on_end, scenario.warm_up)
         self.fleet = Fleet(scenario, self.at, self._route, self.gateway.end, self._endpoints_changed)
         self._weights: dict[str, float] = {}
         self._samples: deque[GatewaySample] = deque(maxlen=SAMPLES_KEPT)
@@ -76,7 +76,7 @@ class World:
             counts=tuple(self.fleet.counts),
             decisions=tuple(self._decided),
             open_requests=self.gateway.in_flight,
-            arrivals=self.gateway.arrivals,
+            arrivals=self.gateway.booked,
         )
 
     def _loop(self, until: float, only_rest: bool = False) -> None:
