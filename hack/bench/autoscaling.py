@@ -338,10 +338,10 @@ The loop here reads the histograms of actual latencies, the guide's documented f
 latency predictor, which sees pressure before requests have waited (with a cold one: 85.6 %). Replicas agree within 6 %;
 attainment is some eleven points lower. Two transients account for it. The first is the published one: three replicas meet six
 requests a second. The second is not in the published run: at eight requests a second the simulated signal lies below 0.40 (one
-request a second and replica gives 0.26 to 0.29), the loop gives two replicas back, and meets ten requests a second with six. The real
-engine must be slower than ours at middling load, so that its signal stays in the band; our step time was fixed by one point, the
-knee, and was not touched afterwards. **So the simulated loop is worse than the published one on its own scenario, and to be better
-than it here says less than it seems to.**
+request a second and replica gives 0.26 to 0.29), the loop gives two replicas back, and meets ten requests a second with six. The
+real engine must be slower than ours at middling load, so that its signal stays in the band; our step time was fixed by one
+point, the knee, and was not touched afterwards. **So the simulated loop is worse than the published one on its own scenario,
+and to be better than it here says less than it seems to.**
 
 ## Speed
 

@@ -134,7 +134,7 @@ def _write(args: argparse.Namespace, scenario: Scenario, results: dict[str, Resu
     (args.out / "simulation.md").write_text(f"{head}\n\n{table}\n")
     (args.out / "simulation.json").write_text(json.dumps(report.to_json(results), indent=1) + "\n")
     if not report.picture(results, args.out / "simulation.png"):
-        print("no picture: matplotlib is not installed (pip install matplotlib)", file=sys.stderr)
+        print("no picture: matplotlib is not installed (the extra `plots`)", file=sys.stderr)
 
 
 def _traffic(args: argparse.Namespace) -> tuple[Sequence[Arrival], float]:
