@@ -124,6 +124,8 @@ def node() -> Iterator[NodeCluster]:
 def fleet(node: NodeCluster) -> Fleet:
     """The operator installed by the chart, and the models server."""
     fleet = Fleet(node)
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    node.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR, "labels": labels}})
     node.kubectl("apply", "-f", REPOSITORY / "hack" / "demo" / "models.yaml")
     fleet.install()
     node.wait_rollout("models", "models")

@@ -98,7 +98,8 @@ class Load:
         try:
             async with session.post(self.url, json=body) as response:
                 if response.status != 200:
-                    self.tally.failures.append(f"{response.status} {(await response.text())[:300]}")
+                    stamp = f"{time.strftime('%H:%M:%S', time.gmtime())} {response.headers.get('x-request-id', '')}"
+                    self.tally.failures.append(f"{stamp} {response.status} {(await response.text())[:300]}")
                     return
                 judge = Judge()
                 async for line in response.content:

@@ -52,12 +52,18 @@ def started(fleet: Fleet, namespace: str, cpu: str, replicas: int = 1) -> str:
     return fleet.url("busy", namespace)
 
 
-def judged(load: Load) -> None:
-    """Prints the figures, and fails on a failed request or a cut stream."""
+def judged(fleet: Fleet, namespace: str, load: Load) -> None:
+    """Prints the figures, and fails on a failed request or a cut stream, with what gateway and engines have to say."""
     tally = load.tally
     print(tally)
-    assert not tally.failures, f"{tally}\n" + "\n".join(tally.failures[:10])
-    assert not tally.cuts, f"{tally}\n" + "\n".join(tally.cuts[:10])
+    if tally.failures or tally.cuts:
+        gateways = fleet.pods("busy", namespace, "gateway")
+        attempts = [
+            line for pod in gateways for line in fleet.metrics(pod, 9090).splitlines() if "upstream_attempts" in line
+        ]
+        decisions = [fleet.cluster.fetch(f"http://{pod['status']['podIP']}:9090/debug/decisions") for pod in gateways]
+        said = [*tally.failures[:10], *tally.cuts[:10], *attempts, *decisions, fleet.cluster.describe(namespace)]
+        pytest.fail(f"{tally}\n" + "\n".join(said))
     assert tally.whole >= STREAMS, str(tally)
 
 
@@ -81,7 +87,7 @@ def test_another_variant_takes_over(fleet: Fleet, namespace: str, cpu: str, chan
             return after
 
         fleet.cluster.wait_for("the old variant is gone", alone, 180, namespace)
-    judged(load)
+    judged(fleet, namespace, load)
 
 
 def test_a_flag_rolls_the_same_variant(fleet: Fleet, namespace: str, cpu: str) -> None:
@@ -93,7 +99,7 @@ def test_a_flag_rolls_the_same_variant(fleet: Fleet, namespace: str, cpu: str) -
         fleet.patch("busy", namespace, {"models": [{**entry, "replicas": {"min": 2}}]})
         fleet.ready("busy", namespace, 300)
         fleet.cluster.wait_rollout(before["metadata"]["name"], namespace, 240)
-    judged(load)
+    judged(fleet, namespace, load)
     (after,) = fleet.engines("busy", namespace)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     new = fleet.pods("busy", namespace)
@@ -107,5 +113,5 @@ def test_scaling_down(fleet: Fleet, namespace: str, cpu: str) -> None:
     with load.running(STREAMS):
         fleet.patch("busy", namespace, {"models": [objects.entry(cpu, replicas={"min": 1})]})
         fleet.cluster.wait_for("one pod is left", lambda: len(fleet.pods("busy", namespace)) == 1, 240, namespace)
-    judged(load)
+    judged(fleet, namespace, load)
     fleet.ready("busy", namespace)
