@@ -18,6 +18,12 @@ KEEP_ALIVE_SECONDS = 3.0
 """Engines close an idle connection after 5 seconds (llama.cpp, vLLM): ours must be gone before, or a request now and
 then meets a connection that is just being closed."""
 
+CLOSED_AT_ONCE_SECONDS = 1.0
+"""An engine that closes a connection so soon after an answer does it because of the answer."""
+
+MOST_CLOSERS = 1000
+"""Addresses that are remembered as closing after each answer; then they are learned again."""
+
 LONGEST_HEAD_BYTES = 64 << 10
 
 HIGH_WATER_BYTES = 256 << 10
@@ -82,6 +88,11 @@ class _Connection(asyncio.Protocol):
             if self._failure is not None:
                 raise self._failure
             await self._wait()
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing at all has come back for the request that was sent last."""
+        return self._head_bytes == 0
 
     async def chunk(self) -> bytes:
         """See `UpstreamAnswer.chunk`."""
@@ -309,15 +320,22 @@ class HttpUpstream:
         self._connect_seconds = connect_seconds
         self._read_seconds = read_seconds
         self._idle: dict[str, list[_Connection]] = {}
+        self._closers: set[str] = set()
+        """Engines that close a connection after an answer without saying so, as llama.cpp does after each stream: what is
+        sent on such a connection a moment later is lost. Learned from the first that does."""
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def post(self, address: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        connection = self._take(address) or await self._connect(address)
+        used = self._take(address)
+        connection = used or await self._connect(address)
         try:
             await connection.ask(_head(address, target, headers, len(body)), body)
-        except BaseException:
+        except BaseException as error:
             connection.drop()
+            if used is not None and isinstance(error, Disconnected) and connection.silent:
+                # The next attempt, which is the last, must not meet the same.
+                self._closes(address)
             raise
         return HttpAnswer(self, connection)
 
@@ -347,7 +365,7 @@ class HttpUpstream:
         """Takes a connection whose exchange is over."""
         if not connection.end():
             return
-        if self._closed:
+        if self._closed or connection.address in self._closers:
             connection.drop()
             return
         connection.idle_since = monotonic()
@@ -371,6 +389,16 @@ class HttpUpstream:
         idle = self._idle.get(connection.address)
         if idle and connection in idle:
             idle.remove(connection)
+            if monotonic() - connection.idle_since < CLOSED_AT_ONCE_SECONDS:
+                self._closes(connection.address)
+
+    def _closes(self, address: str) -> None:
+        """From now on every request to this engine gets a connection of its own."""
+        if len(self._closers) >= MOST_CLOSERS:
+            self._closers.clear()
+        self._closers.add(address)
+        for connection in self._idle.pop(address, []):
+            connection.drop()
 
     async def close(self) -> None:
         self._closed = True
