@@ -65,12 +65,18 @@ class PolicyState:
     status_held_back: bool = False
     """Measured figures have moved since the last write, which is too recent for another."""
     decided: frozenset[tuple[str, str, str]] = frozenset()
+    standing: frozenset[str] = frozenset()
+    """Of `said`, what is said as long as its cause stands; that something changed is said once and never again by itself."""
+    said_written: frozenset[str] = frozenset()
     stale_passes: int = 0
     failed_passes: int = 0
 
     def text(self) -> str:
         """As it is written down."""
-        return memory.encode(memory.Remembered(self.plan, self.applied, self.said))
+        # Events that are no longer said need not be forgotten in writing: only one more that a successor would repeat counts.
+        if not self.standing <= self.said_written:
+            self.said_written = self.standing
+        return memory.encode(memory.Remembered(self.plan, self.applied, self.said_written))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,8 @@ class PolicyPasses:
                 plan=known.plan,
                 applied=dict(known.applied),
                 said=known.said,
+                standing=known.said,
+                said_written=known.said,
                 keeper=memory.Keeper(memory.encode(known), self.clock(), known.resource_version),
                 status_written_at=self.started_at,
             )
@@ -272,8 +280,9 @@ class PolicyPasses:
             if fresh:
                 state.status_written_at = self.clock()
         self._count_decisions(plan, state)
-        told = (*plan.events, *_refusals(outcome.refused), *_transitions(previous, computed))
-        news, state.said = events.news(told, state.said)
+        standing = (*plan.events, *_refusals(outcome.refused))
+        news, state.said = events.news((*standing, *_transitions(previous, computed)), state.said)
+        state.standing = frozenset(events.digest(event) for event in standing)
         await self.reporter.send(kinds.POLICY, policy.meta, news)
         return fresh
 

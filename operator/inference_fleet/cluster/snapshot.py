@@ -218,6 +218,8 @@ class Reflector:
             retry = min(retry * 2, LARGEST_RETRY_SECONDS)
 
     def _take(self, kind: str, obj: Object) -> None:
+        if self.store.old_news(obj.get("metadata") or {}):
+            return
         seen = self._try_read(obj)
         if seen is not None:
             self.store.event(seen, deleted=kind == "DELETED")
@@ -306,8 +308,10 @@ class Snapshots:
     def heard(self, kind: Kind, obj: Object, *, deleted: bool) -> None:
         """Take an event that came by another stream than our own; the newer of the two counts, whichever comes first."""
         reflector = self._reflector_of(kind, obj["metadata"].get("namespace", ""))
-        seen = reflector.read(obj) if reflector is not None and reflector.store.synced else None
-        if reflector is not None and seen is not None:
+        if reflector is None or not reflector.store.synced or reflector.store.old_news(obj["metadata"]):
+            return
+        seen = reflector.read(obj)
+        if seen is not None:
             reflector.store.event(seen, deleted=deleted)
 
     def wrote(self, kind: Kind, obj: Object) -> None:

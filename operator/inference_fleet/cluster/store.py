@@ -6,8 +6,9 @@ etcd has always given; that is what keeps an event from before a list from undoi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from inference_fleet.cluster.kinds import Kind
 from inference_fleet.cluster.seen import Seen
@@ -130,13 +131,24 @@ class Store:
                 self.expectations.expect(key, version(new_seen.meta.resource_version) if new_seen else known_at, now)
             self._tell(old_seen, new_seen)
 
-    def event(self, seen: Seen, *, deleted: bool) -> None:
-        """Take one event of the stream; what a list or our own write already showed is not told again."""
-        key, at = seen.meta.key, version(seen.meta.resource_version)
+    def old_news(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether an event shows what a list, another stream or our own write showed already: then it need not even be read."""
+        namespace, name = metadata.get("namespace", ""), metadata.get("name", "")
+        return self._old_news(
+            f"{namespace}/{name}" if namespace else name, version(str(metadata.get("resourceVersion", "")))
+        )
+
+    def _old_news(self, key: str, at: int) -> bool:
         self.expectations.delivered(key, at)
         known = self._objects.get(key)
-        if at <= self._listed_at or (known is not None and version(known.meta.resource_version) >= at):
+        return at <= self._listed_at or (known is not None and version(known.meta.resource_version) >= at)
+
+    def event(self, seen: Seen, *, deleted: bool) -> None:
+        """Take one event of the stream; what is no news is not told again."""
+        key, at = seen.meta.key, version(seen.meta.resource_version)
+        if self._old_news(key, at):
             return
+        known = self._objects.get(key)
         if not deleted:
             if at > self._removed.get(key, 0):
                 self._put(key, seen)
