@@ -191,13 +191,16 @@ def normal(value: Any) -> Any:
 
 
 def owners(entries: list[dict[str, Any]]) -> list[str]:
-    """Which fields our two field managers own."""
-    return sorted(
-        f"{e['manager']} {e['operation']} {e.get('subresource', '')} {path}"
+    """Which fields our two field managers own. Replicas are the scaling one's, whether or not the other named them at creation."""
+    found = {
+        (e["manager"], path)
         for e in entries
         if e["manager"].startswith("inference-fleet")
         for path in fields(e.get("fieldsV1", {}))
-    )
+    }
+    if ("inference-fleet-scale", "/f:spec/f:replicas") in found:
+        found.discard(("inference-fleet", "/f:spec/f:replicas"))
+    return sorted(f"{manager} {path}" for manager, path in found)
 
 
 def fields(tree: dict[str, Any], above: str = "") -> Iterator[str]:
@@ -213,6 +216,8 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
     if isinstance(one, dict) and isinstance(other, dict):
         keys = sorted(one.keys() | other.keys())
         return [d for k in keys for d in differences(one.get(k), other.get(k), f"{path}/{k}")]
+    if isinstance(one, list) and isinstance(other, list) and path.endswith("managedFields"):
+        return [f"{path}: {entry} only in one" for entry in sorted(set(one) ^ set(other))]
     return [] if one == other else [f"{path}: {one!r} is not {other!r}"]
 
 

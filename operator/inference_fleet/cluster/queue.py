@@ -40,13 +40,14 @@ class WorkQueue:
         self._active: set[str] = set()
         self._again: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
         self._order = count()
 
     def add(self, key: str, now: float, delay: float = 0.0, priority: int | None = None) -> None:
         """Make a key due `delay` seconds from now, or earlier if it already is."""
         if priority is not None:
             self._priority[key] = priority
-        due = now + max(0.0, delay)
+        due = max(now + max(0.0, delay), self._not_before.get(key, now))
         if key in self._active:
             self._again[key] = min(due, self._again.get(key, due))
             return
@@ -80,11 +81,13 @@ class WorkQueue:
     def done(self, key: str, now: float) -> None:
         """The pass over a key went well: its back-off starts over, and it returns if it was added meanwhile."""
         self._failures.pop(key, None)
+        self._not_before.pop(key, None)
         self._release(key, now)
 
     def failed(self, key: str, now: float, at_least: float = 0.0, at_most: float = LARGEST_BACK_OFF_SECONDS) -> float:
         """The pass over a key failed: it returns after an exponential back-off, whose seconds are the answer.
 
+        Within `at_least` nothing brings it forward: the server has said how long to stay away.
         What was added meanwhile waits out the back-off too: a failing object that keeps changing must not become a tight loop.
         """
         failures = self._failures.get(key, 0)
@@ -92,6 +95,7 @@ class WorkQueue:
         delay = max(at_least, min(at_most, FIRST_BACK_OFF_SECONDS * 2.0 ** min(failures, 20)))
         self._again.pop(key, None)
         self._release(key, now)
+        self._not_before[key] = now + at_least
         self.add(key, now, delay)
         return delay
 
@@ -105,6 +109,7 @@ class WorkQueue:
         """Drop what is remembered of a key whose object is gone; a pass under way ends as it will."""
         self._priority.pop(key, None)
         self._failures.pop(key, None)
+        self._not_before.pop(key, None)
 
     def next_due(self) -> float | None:
         """When the next waiting key is due; None when none waits."""

@@ -89,6 +89,19 @@ def test_an_event_ends_no_back_off_early_only_because_the_pass_was_under_way() -
     assert queue.take(delay / 2) is None
 
 
+def test_what_the_server_asks_to_wait_is_waited_whatever_happens_meanwhile() -> None:
+    queue = WorkQueue()
+    queue.add("a", 0.0)
+    assert queue.take(0.0) is not None
+    assert queue.failed("a", 0.0, at_least=3.0) == 3.0
+    queue.add("a", 1.0)
+    assert queue.take(2.9) is None
+    assert queue.take(3.0) is not None
+    queue.done("a", 3.0)
+    queue.add("a", 3.1)
+    assert queue.take(3.1) is not None
+
+
 def test_priority_goes_first_among_what_is_due_then_who_waited_longest() -> None:
     queue = WorkQueue()
     queue.add("late", 1.0, priority=0)
