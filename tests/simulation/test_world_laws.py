@@ -277,3 +277,14 @@ def test_what_happens_before_the_warm_up_ends_is_not_scored() -> None:
     assert warmed.book.output_tokens == sum(r.output for r in late)
     assert round(warmed.money * 3, 9) == round(plain.money * 2, 9)
     assert warmed.summary().average_replicas == 2.0
+
+
+def test_a_request_that_never_ends_counts_against_the_window_in_which_it_came() -> None:
+    """Far too much for one replica, and no time afterwards: what is left unanswered is missed, not forgotten."""
+    swamped = scenario(variant(initial=1), duration=900.0, tail_seconds=1.0)
+    result, ended = run(swamped, poisson(40.0, 900.0, 1), [])
+    assert result.open_requests > 1000
+    assert result.arrivals == len(ended) + result.open_requests
+    assert sum(n for n, _ in result.attainment_by_window().values()) == result.arrivals
+    assert result.summary().worst_five_minutes_percent == 0.0
+    assert result.attainment == sum(good for _, good in result.attainment_by_window().values()) / result.arrivals

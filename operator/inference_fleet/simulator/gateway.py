@@ -68,7 +68,10 @@ class Book:
     def __init__(self, objectives: Objectives) -> None:
         """Nothing has happened."""
         self.objectives = objectives
+        self.arrived = array("d")
+        """Every arrival that is scored, ended or not."""
         self.arrival = array("d")
+        """Of those that ended, as are the following."""
         self.ttft = array("d")
         self.tpot = array("d")
         self.met = array("b")
@@ -137,15 +140,13 @@ class Gateway:
         self._tpot = [0] * (len(TPOT_EDGES) + 1)
         self._on_end = on_end
         self._warm_up = warm_up
-        self.booked = 0
-        """Arrivals that are scored."""
 
     def arrive(self, request: Request) -> None:
         """Counts a new request."""
         self.arrivals += 1
         self.prompt_tokens += request.prompt
         if request.arrival >= self._warm_up:
-            self.booked += 1
+            self.book.arrived.append(request.arrival)
 
     def first_token(self, request: Request) -> None:
         """A client has its first token."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -100,13 +101,10 @@ class Result:
         return _integral(self.totals(), start, end) / (end - start)
 
     def attainment_by_window(self, seconds: float = WORST_WINDOW_SECONDS) -> dict[int, tuple[int, int]]:
-        """Window number → requests that arrived in it, and those that met everything."""
-        windows: dict[int, tuple[int, int]] = {}
-        for arrival, met in zip(self.book.arrival, self.book.met, strict=True):
-            number = int(arrival // seconds)
-            requests, good = windows.get(number, (0, 0))
-            windows[number] = (requests + 1, good + met)
-        return windows
+        """Window number → requests that arrived in it, and those that met everything; one that never ended did not."""
+        arrived = Counter(int(at // seconds) for at in self.book.arrived)
+        good = Counter(int(at // seconds) for at, met in zip(self.book.arrival, self.book.met, strict=True) if met)
+        return {number: (count, good[number]) for number, count in arrived.items()}
 
     def summary(self) -> Summary:
         """The figures."""

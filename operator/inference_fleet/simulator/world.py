@@ -76,7 +76,7 @@ class World:
             counts=tuple(self.fleet.counts),
             decisions=tuple(self._decided),
             open_requests=self.gateway.in_flight,
-            arrivals=self.gateway.booked,
+            arrivals=len(self.gateway.book.arrived),
         )
 
     def _loop(self, until: float, only_rest: bool = False) -> None:
