@@ -98,6 +98,8 @@ def test_a_flag_rolls_the_same_variant(fleet: Fleet, namespace: str, cpu: str) -
         entry = other_flags(fleet, namespace, cpu)
         fleet.patch("busy", namespace, {"models": [{**entry, "replicas": {"min": 2}}]})
         fleet.ready("busy", namespace, 300)
+        (rolled,) = fleet.engines("busy", namespace)
+        assert rolled["status"]["updatedReplicas"] == 2, "UpToDate was said before it was so"
         fleet.cluster.wait_rollout(before["metadata"]["name"], namespace, 240)
     judged(fleet, namespace, load)
     (after,) = fleet.engines("busy", namespace)

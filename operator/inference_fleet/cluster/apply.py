@@ -53,6 +53,8 @@ class Outcome:
     """Something had changed since it was observed: another pass is due at once."""
     acted: bool = False
     """Something was created, scaled or removed: what is remembered must be written down."""
+    rolled: list[str] = field(default_factory=list)
+    """Deployments that were there and got another template: what was observed of them before speaks of the old one."""
     refused: list[Refused] = field(default_factory=list)
 
 
@@ -134,7 +136,10 @@ class Applier:
         body = without_replicas(manifest)
         # Against the version that was looked at: a leader that lost its lease unknowingly changes nothing.
         body["metadata"] = {**metadata, "resourceVersion": seen.meta.resource_version}
-        self._took(kind, await self._client.apply(kind, body))
+        answer = await self._client.apply(kind, body)
+        self._took(kind, answer)
+        if isinstance(seen, DeploymentSeen) and read_meta(answer).generation != seen.meta.generation:
+            self.outcome.rolled.append(name)
 
     def _taken(self, kind: Kind, meta: Meta) -> ApiError:
         if meta.deleting:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -269,7 +269,8 @@ class PolicyPasses:
         seen = self.snapshots.get(kinds.POLICY, policy.meta.key)
         current = seen if isinstance(seen, PolicySeen) and seen.meta.uid == policy.meta.uid else policy
         previous = read_conditions(current.status)
-        computed = report.status_of(observation, plan, outcome.refused, previous, now)
+        told = replace(plan, conditions=report.with_rollouts(plan.conditions, plan, outcome.rolled))
+        computed = report.status_of(observation, told, outcome.refused, previous, now)
         fresh = True
         write = report.worth_writing(current.status, computed, self.clock() - state.status_written_at)
         state.status_held_back = not write and dict(current.status) != computed

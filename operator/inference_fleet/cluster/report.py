@@ -120,6 +120,20 @@ def _with_refusals(conditions: Sequence[Condition], refused: Sequence[Refused]) 
     )
 
 
+def with_rollouts(conditions: Sequence[Condition], plan: Plan, rolled: Sequence[str]) -> tuple[Condition, ...]:
+    """A variant that got another template in this very pass was observed, and planned with, as it was before: up to date."""
+    names = [variant.name for variant in plan.variants if variant.name in rolled]
+    if not names:
+        return tuple(conditions)
+    message = f"{', '.join(names)}: the present configuration is written, and its pods are being replaced."
+    return tuple(
+        c.model_copy(update={"status": Status.FALSE, "reason": "RollingOut", "message": message})
+        if c.type == "UpToDate" and c.status is Status.TRUE
+        else c
+        for c in conditions
+    )
+
+
 def status_of(
     observation: Observation, plan: Plan, refused: Sequence[Refused], previous: Iterable[Condition], now: datetime
 ) -> dict[str, Any]:
