@@ -18,6 +18,7 @@ REFUSED = {
     "an address without a scheme": ("hubEndpoint=hub.example.com", "hubEndpoint"),
     "a namespace in capitals": ("watchNamespaces={Chat}", "watchNamespaces"),
     "a namespace twice": ("watchNamespaces={chat,chat}", "watchNamespaces"),
+    "all but some, of some": ("watchNamespaces={chat},excludeNamespaces={apart}", "not"),
     "an unknown log level": ("logLevel=verbose", "logLevel"),
     "a port out of range": ("metrics.service.port=70000", "port"),
     "an interval without a unit": ("metrics.serviceMonitor.interval=15", "interval"),
