@@ -85,7 +85,7 @@ def test_a_policy_declared_during_a_fault_is_carried_out_after_it(
     with proxy.fault(fault) as rule:
         proxy.cut_watches()
         place.declare(replicas=2)
-        hold_for(operator, 4)
+        hold_for(operator, 2.5)
     assert rule.hits > 0
     place.condition("chat", "Ready")
     assert place.engine()["spec"]["replicas"] == 2
@@ -190,7 +190,7 @@ def test_a_list_that_breaks_off_is_not_taken_for_the_whole(place: Fleet, proxy: 
     marker = place.cluster.marker()
     with proxy.fault(Break(), method="GET", watch=False, path=r"\?limit=") as rule:
         proxy.expire_watches()
-        place.wait("lists broke off", lambda: rule.hits >= 20)
+        place.wait("lists broke off", lambda: rule.hits >= 14)
         assert place.own_writes(marker) == []
     place.replicas(3)
     place.wait("three replicas", lambda: place.engine()["spec"]["replicas"] == 3)

@@ -73,6 +73,7 @@ class Reflector:
         self._gap_since: float | None = None
         self._position = ""
         """The resourceVersion up to which the stream has delivered."""
+        self._opened_at: float | None = None
         self._open_since: float | None = None
         """Since when a stream runs and owes what a list shows."""
 
@@ -180,14 +181,16 @@ class Reflector:
                 return
 
     def _opened(self) -> None:
+        self._opened_at = self._clock()
         if self._open_since is None:
-            self._open_since = self._clock()
+            self._open_since = self._opened_at
 
     async def _watch(self) -> None:
         """Stream after stream from where the last one stood; returns at a gap."""
         retry, scope = FIRST_RETRY_SECONDS, self.scope
         while True:
             try:
+                self._opened_at = None
                 began = self._clock()
                 stream = self._client.watch(scope.kind, scope.namespace, scope.selector, self._position, self._opened)
                 async with aclosing(stream) as events:
@@ -200,6 +203,7 @@ class Reflector:
                         if event.get("type") != "BOOKMARK":
                             self._take(event["type"], obj)
                 self._open_since = None
+                retry = self._rested(retry)
                 if self._clock() - began < SHORTEST_STREAM_SECONDS:
                     await asyncio.sleep(retry)  # something in between closes streams at once: no tight loop
             except ApiError as error:
@@ -209,13 +213,20 @@ class Reflector:
                 if error.status in (401, 403, 404):
                     raise  # the kind is gone, or we may no longer read it: begin with a list
                 log.warning("%s: %s", scope.kind.plural, error)
+                retry = self._rested(retry)
                 await asyncio.sleep(retry)
             except ApiUnreachable as error:
                 self._open_since = None
                 log.info("%s: %s", scope.kind.plural, error)
+                retry = self._rested(retry)
                 await asyncio.sleep(max(retry, error.retry_after_seconds))
             # What came while no stream ran is replayed from `_position`, or is a 410: it stays owed.
             retry = min(retry * 2, LARGEST_RETRY_SECONDS)
+
+    def _rested(self, retry: float) -> float:
+        """The wait before the next attempt: it starts over after a stream that ran, events or not."""
+        ran = self._opened_at is not None and self._clock() - self._opened_at >= SHORTEST_STREAM_SECONDS
+        return FIRST_RETRY_SECONDS if ran else retry
 
     def _take(self, kind: str, obj: Object) -> None:
         if self.store.old_news(obj.get("metadata") or {}):
