@@ -1,4 +1,4 @@
-"""How many pods a rollout may add is decided when pods roll; at rest a Deployment keeps what it has, so that stock causes no writes."""
+"""How many pods a rollout may add is decided when pods roll; at rest a Deployment keeps what it has: stock causes no writes."""
 
 from __future__ import annotations
 
