@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from inference_fleet.cluster import kinds
-from inference_fleet.cluster.client import ClusterClient, list_all, load_configuration
+from inference_fleet.cluster.client import ApiError, ApiUnreachable, ClusterClient, list_all, load_configuration
 from inference_fleet.cluster.kinds import Kind
 from tests.support import fleet
 from tests.support.audit import Write
@@ -80,6 +80,7 @@ class Figures:
     """Of all CPU time of this machine in the run, what none of these processes used and was not idle, 0 to 1."""
     floor_seconds: float | None = None
     floor_cpu_seconds: float | None = None
+    floor_failure: str = ""
     restart_seconds: float | None = None
     restart_writes: int | None = None
 
@@ -387,8 +388,11 @@ async def measure(cluster: KwokCluster, options: argparse.Namespace, folder: Pat
         operator.stop()
     if options.floor:
         say("the same objects without an operator")
-        seconds, used = await floor(client, cluster, machine)
-        figures = dataclasses.replace(figures, floor_seconds=seconds, floor_cpu_seconds=used)
+        try:
+            seconds, used = await floor(client, cluster, machine)
+            figures = dataclasses.replace(figures, floor_seconds=seconds, floor_cpu_seconds=used)
+        except (ApiError, ApiUnreachable) as error:  # what was measured before is not lost by it
+            figures = dataclasses.replace(figures, floor_failure=str(error))
     await client.close()
     return figures
 
@@ -426,6 +430,8 @@ def lines(figures: Figures) -> Iterator[dict[str, Any]]:
     yield line(f"converge_seconds_{figures.policies}_policies", converge, "s", TARGETS["converge_seconds"])
     if figures.floor_seconds is not None:
         yield line("same_objects_without_operator_seconds", round(figures.floor_seconds, 1), "s")
+    elif figures.floor_failure:
+        yield {**line("same_objects_without_operator_seconds", None, "s"), "why": figures.floor_failure}
     bound = sum(figures.cpu.values()) / (psutil.cpu_count() or 1)
     yield line("converge_seconds_if_alone_on_this_machine", round(bound, 1), "s", TARGETS["converge_seconds"])
     if figures.floor_cpu_seconds is not None:
@@ -523,7 +529,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--policies", type=int, default=1000)
     parser.add_argument("--steady", type=float, default=60.0, metavar="SECONDS")
-    parser.add_argument("--cluster", default="bench-operator", metavar="NAME")
+    parser.add_argument("--cluster", default=f"bench-operator-{os.getpid()}", metavar="NAME")
     parser.add_argument("--profile", type=Path, help="where to write a cProfile of the operator's main thread")
     parser.add_argument("--keep-log", type=Path, help="where to write the operator's log")
     parser.add_argument("--no-floor", dest="floor", action="store_false")
