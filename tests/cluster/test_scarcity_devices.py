@@ -28,8 +28,14 @@ def pods(place: Fleet, name: str = "chat") -> list[dict[str, Any]]:
 
 
 def devices(place: Fleet, count: int) -> None:
-    """The pool's node offers another number of devices."""
+    """The pool's node offers another number of devices, and the operator has seen it."""
     add_gpu_node(place.cluster, f"gpu-{place.namespace}", place.namespace, gpus=count)
+
+    def counted() -> bool:
+        status = (place.cluster.get("accel", place.pool) or {}).get("status", {})
+        return bool(status.get("devices", {}).get("allocatable") == count)
+
+    place.wait(f"{count} devices are counted", counted)
 
 
 @contextmanager
